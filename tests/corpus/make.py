@@ -36,6 +36,7 @@ def docx_of(path: Path, body: str) -> Path:
     """A document with this XML in its body, and the styles Heading1 and Heading2."""
     word = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
     other = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
+    other += ' xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
     styles = "".join(
         f'<w:style w:styleId="Heading{n}"><w:name w:val="heading {n}"/></w:style>' for n in (1, 2)
     )

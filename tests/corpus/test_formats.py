@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import mailbox
+from email.message import EmailMessage
 from pathlib import Path
 
 import pytest
@@ -131,6 +132,11 @@ def test_headings_of_what_is_left_out_are_no_blocks(tmp_path: Path) -> None:
         ("<p>déjà".encode("utf-16"), "déjà"),
         ("<p>“déjà”".encode("cp1252"), "“déjà”"),
         ("<?xml version='1.0' encoding='utf-8'?>\n<html><p>déjà".encode(), "déjà"),
+        ("<?xml version='1.0' encoding='windows-1251'?>\n<html><p>Мельница".encode("cp1251"), "Мельница"),
+        ("<?xml version='1.0' encoding='utf-16'?>\n<html><p>déjà".encode(), "déjà"),
+        ("<p>Für Öl ".encode() + b"\xff", "Für Öl \ufffd"),
+        ("<meta charset=windows-1251><p>Мельница ".encode("cp1251") + b"\x98", "Мельница \ufffd"),
+        ("<meta charset=utf-8><p>Le café est fermé".encode("cp1252"), "Le café est fermé"),
     ],
 )
 def test_html_in_other_encodings(tmp_path: Path, content: bytes, text: str) -> None:
@@ -286,3 +292,156 @@ def test_source_code_by_definitions(tmp_path: Path) -> None:
     assert [block.line for block in document.blocks] == [1, 6, 9, 14]
     assert read(write(tmp_path / "b.py", "def broken(:\n")).content == "def broken(:"
     assert read(write(tmp_path / "a.go", "package a\n")).blocks[0].code
+
+
+@pytest.mark.parametrize(
+    ("text", "title", "expected"),
+    [
+        (
+            "---\n# Slide 1\n\nFirst slide text\n\n---\n# Slide 2\n\nMore.",
+            "Slide 1",
+            [(("Slide 1",), "First slide text"), (("Slide 2",), "More.")],
+        ),
+        (
+            "---\nNote: this page is a draft.\n\nAll of this first section.\n\n---\nMore.",
+            "p",
+            [((), "Note: this page is a draft."), ((), "All of this first section."), ((), "More.")],
+        ),
+        ("# ![logo](logo.png)\n\n## Install\n\nRun it.", "p", [(("Install",), "Run it.")]),
+        ("#\n\n## Install\n\nRun it.", "p", [(("Install",), "Run it.")]),
+        ("<div>a &amp; b</div>", "p", [((), "a & b")]),
+    ],
+)
+def test_markdown_keeps_its_text_and_headings(
+    tmp_path: Path, text: str, title: str, expected: list[tuple[tuple[str, ...], str]]
+) -> None:
+    document = read(write(tmp_path / "p.md", text))
+    assert (document.title, sections(document)) == (title, expected)
+
+
+def test_front_matter_of_several_lines(tmp_path: Path) -> None:
+    text = """---
+# about this page
+description: >
+  It grinds
+  flour: for all.
+
+note: |-
+  one
+  two
+summary: of a
+  mill
+a key: y
+  z
+tags: [
+  a,
+  b
+]
+format: slides
+layout:
+  wide: yes
+---
+Text.
+"""
+    document = read(write(tmp_path / "p.md", text))
+    assert [(block.text, block.line) for block in document.blocks] == [("Text.", 22)]
+    assert json.loads(document.metadata) == {
+        "description": "It grinds flour: for all.",
+        "folder": "",
+        "format": "markdown",
+        "note": "one\ntwo",
+        "summary": "of a mill",
+        "tags": ["a", "b"],
+    }
+
+
+@pytest.mark.parametrize("unclosed", ["<!-- todo", "<style>", "```"])
+def test_what_is_open_at_the_end_of_a_cell_ends_there(tmp_path: Path, unclosed: str) -> None:
+    sources = {
+        "# Study": "markdown",
+        f"About.\n\n{unclosed}": "markdown",
+        "load()": "code",
+        "## Data\nText.": "markdown",
+    }
+    cells = [{"cell_type": kind, "source": source} for source, kind in sources.items()]
+    document = read(write(tmp_path / "s.ipynb", json.dumps({"cells": cells})))
+    assert document.title == "Study"
+    assert [(block.headings, block.text, block.cell) for block in document.blocks] == [
+        ((), "About.", 2),
+        ((), "load()", 3),
+        (("Data",), "Text.", 4),
+    ]
+
+
+def test_mail_of_several_texts(tmp_path: Path) -> None:
+    mail = EmailMessage()
+    mail.set_content("Before.\n--\nNo signature.\n-- \nNor this.\n-- \nAnn")
+    mail.make_mixed()
+    for text, kind in (("<p>Middle.", "html"), ("After.", "plain")):
+        mail.attach(EmailMessage())
+        mail.get_payload()[-1].set_content(text, subtype=kind, disposition="inline")
+    mail.add_attachment("Not this.", filename="a.txt")
+    mail.add_attachment(message("The offer", "Take it.", "<p>other"))
+    document = read(write(tmp_path / "note.eml", bytes(mail)))
+    assert document.title == "note"
+    assert sections(document) == [
+        ((), "Before.\n--\nNo signature.\n-- \nNor this."),
+        ((), "Middle."),
+        ((), "After."),
+        (("The offer",), "Take it."),
+    ]
+
+
+def test_html_inside_the_text_is_read_whatever_its_names(tmp_path: Path) -> None:
+    page = "<h1>The <i class=menu>File</i> menu <a class='headerlink' href='#f'>link</a></h1>"
+    page += "<p>See <span class='menu'>File</span> then <a class='skip'>Save</a>.</p>"
+    page += (
+        "<p id='share'>Share prices rose 5 %.</p><dl><dt class=nav>nav</dt><dd class='menu'>A list.</dd></dl>"
+    )
+    page += "<div class=menu>Home</div><a class='skip-link' href='#m'>Skip</a><ul id=share><li>Mail</ul>"
+    document = read(write(tmp_path / "a.html", page))
+    assert document.title == "The File menu"
+    assert [block.text for block in document.blocks] == [
+        "See File then Save.",
+        "Share prices rose 5 %.",
+        "nav",
+        "A list.",
+    ]
+
+
+def test_lines_of_code_in_html_are_kept_apart(tmp_path: Path) -> None:
+    page = "<pre><div>line 1</div><div>line <b>2</b>\n</div><div>line 3</div>line 4<br>line 5</pre>"
+    assert read(write(tmp_path / "a.html", page)).content == "\n".join(f"line {n}" for n in range(1, 6))
+
+
+def test_restructured_text_of_directives_with_content(tmp_path: Path) -> None:
+    text = """.. only:: html
+
+   Only here.
+
+.. figure:: mill.png
+   :alt: not this
+
+   A mill.
+
+..
+
+   A quotation.
+
+.. _target:
+
+   Another.
+
+.. A comment
+
+   of two parts.
+
+..
+   A comment.
+"""
+    assert [text.strip() for _, text in sections(read(write(tmp_path / "g.rst", text)))] == [
+        "Only here.",
+        "A mill.",
+        "A quotation.",
+        "Another.",
+    ]

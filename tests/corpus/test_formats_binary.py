@@ -178,3 +178,27 @@ def test_pdf_without_outline_has_the_headings_of_its_large_lines(tmp_path: Path)
     ]
     alike = [[f"# Line {n}" for n in range(9)], [f"Small {n}" for n in range(9)]]
     assert {headings for headings, _ in sections(read(make.pdf(tmp_path / "s.pdf", alike)))} == {()}
+
+
+def test_docx_reads_formulas_and_alternatives(tmp_path: Path) -> None:
+    text = "<w:p><w:r><w:t>{}</w:t></w:r></w:p>"
+    x, y, two = (f"<m:r><m:t>{part}</m:t></m:r>" for part in ("x", "y = ", "2"))
+    half = f"<m:oMath>{y}<m:f><m:num>{x}</m:num><m:den>{two}</m:den></m:f></m:oMath>"
+    choices = "".join(f"<mc:{name}>{text.format(name)}</mc:{name}>" for name in ("Choice", "Fallback"))
+    body = (
+        f"<w:p><w:r><w:t>So</w:t></w:r><w:r><w:t> </w:t></w:r>{half}</w:p>"
+        f"<m:oMathPara>{half}</m:oMathPara><mc:AlternateContent>{choices}</mc:AlternateContent>"
+    )
+    document = read(make.docx_of(tmp_path / "m.docx", body))
+    assert sections(document) == [((), "So y = x/2"), ((), "y = x/2"), ((), "Choice")]
+
+
+def test_pdf_keeps_headings_whose_numbers_rise_with_the_page(tmp_path: Path) -> None:
+    pages = [
+        [f"Question {n}", f"What is {n * n} by {n}?", f"It is {n**3 % 7} or more.", f"Page {n}"]
+        for n in range(1, 5)
+    ]
+    pages += [[f"The text {n**2 % 37} of a page.", "And more" * n, "Page 9"] for n in range(5, 12)]
+    blocks = read(make.pdf(tmp_path / "q.pdf", pages)).blocks
+    assert [block.text.split("\n")[0] for block in blocks[:4]] == [f"Question {n}" for n in range(1, 5)]
+    assert not any("Page" in block.text for block in blocks)

@@ -457,3 +457,16 @@ def test_unknown_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
 def test_empty_files_have_no_documents(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.jsonl.gz", "a.tsv"):
         assert read(write(tmp_path / name, b"")) == []
+
+
+@pytest.mark.parametrize(
+    ("content", "texts"),
+    [
+        (b",name,born\n0,Ada,1815\n", ["0; name: Ada; born: 1815"]),
+        (b'"Name, first";born\n"a, b";1\n', ["Name, first: a, b; born: 1"]),
+        (b"name,note\nAda," + b"x" * 200_000 + b"\n", ["name: Ada; note: " + "x" * 200_000]),
+    ],
+)
+def test_csv_of_other_programs(tmp_path: Path, content: bytes, texts: list[str]) -> None:
+    (document,) = read(write(tmp_path / "t.csv", content))
+    assert [block.text for block in document.blocks] == texts

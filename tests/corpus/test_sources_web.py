@@ -33,6 +33,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
             tag = f'"{hash(content)}"'
             status = 404 if content is None else 304 if self.headers.get("If-None-Match") == tag else 200
             status = 302 if str(content).startswith("to ") else status
+            status = content if isinstance(content, int) else status
             server.asked.append((self.path, status))  # type: ignore[attr-defined]
             self.send_response(status)
             if status == 302:
@@ -166,3 +167,31 @@ def test_pages_are_a_source_that_is_refreshed(
     monkeypatch.setattr(web, "FRESH_SECONDS", 0)
     assert api.refresh(out, words=True)["documents"]["changed"] == 1
     assert [a.document for a in Searcher(out).search("timber")] == [f"{site.url}/mill"]
+
+
+def test_a_page_that_fails_for_a_while_stays_as_it_was(
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    trust.give(f"{site.url}/sitemap.xml")
+    before = read(f"{site.url}/sitemap.xml")
+    monkeypatch.setattr(web, "FRESH_SECONDS", 0)
+    site.pages |= {"/mill": 503, "/gone": 503}
+    assert read(f"{site.url}/sitemap.xml")[:3] == before[:3]
+    assert f"stay as they were: {site.url}/mill: the server answers 503." in caplog.text
+    site.pages["/mill"] = 410
+    items = read(f"{site.url}/sitemap.xml")
+    assert [item.id for item in items if isinstance(item, Document)] == [f"{site.url}/boat"]
+
+
+def test_pages_and_sitemaps_that_are_left_out_are_counted(
+    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(web, "MOST_PAGES", 1)
+    trust.give(f"{site.url}/sitemap.xml")
+    assert len(read(f"{site.url}/sitemap.xml")) == 1
+    assert "only the first 1 of 4 pages are read, 3 left out" in caplog.text
+    monkeypatch.setattr(web, "MOST_SITEMAPS", 2)
+    site.pages["/all.xml"] = f"<sitemapindex>{f'<a><loc>{site.url}/sitemap.xml</loc></a>' * 3}</sitemapindex>"
+    trust.give(f"{site.url}/all.xml")
+    read(f"{site.url}/all.xml")
+    assert "only the first 2 of 4 sitemaps are read, 2 left out" in caplog.text

@@ -55,6 +55,8 @@ def unreadable(folder: Path) -> dict[str, str]:
     write(folder / "no.ipynb", b'{"cells": 3}')
     write(folder / "minified.js", b"x=1;" * 9999)
     write(folder / "no.mbox", b"no mail")
+    parts = "".join(f"Content-Type: multipart/mixed; boundary=b{n}\n\n--b{n}\n" for n in range(1_200))
+    write(folder / "deep.eml", f"{parts}Content-Type: text/plain\n\nText.\n")
     with (folder / "gigabyte.pdf").open("wb") as file:
         file.truncate(1 << 30)
     return {
@@ -71,6 +73,7 @@ def unreadable(folder: Path) -> dict[str, str]:
         "no.ipynb": "damaged document",
         "minified.js": "generated code",
         "no.mbox": "damaged document",
+        "deep.eml": "damaged document",
         "gigabyte.pdf": "too large",
     }
 

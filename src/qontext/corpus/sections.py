@@ -55,15 +55,17 @@ class Outline:
     def _stretches(self, tokens: list[int], max_tokens: int) -> Iterator[tuple[int, int, tuple[str, ...]]]:
         """(first sentence, sentence after the last, path) of each section; short ones are joined with the next."""
         stretch: tuple[int, int, int, tuple[str, ...]] | None = None
-        for (heading, first, end), path in zip(self.sections, self.paths):
-            if stretch is not None and sum(tokens[stretch[0] : end]) + SPECIAL_TOKENS <= max_tokens:
-                shared = common_prefix([stretch[3], path])
+        above = 0  # number of headings that only the stretch's path has, not its text
+        for (heading, first, end), previous, path in zip(self.sections, [(), *self.paths], self.paths):
+            shared = () if stretch is None else common_prefix([stretch[3], path])
+            fits = stretch is not None and sum(tokens[stretch[0] : end]) + SPECIAL_TOKENS <= max_tokens
+            if stretch is not None and fits and len(shared) >= above:
                 # A heading that is no longer in the path is kept in the text.
                 stretch = (stretch[0], stretch[1] if shared == stretch[3] else stretch[0], end, shared)
             else:
                 if stretch is not None:
                     yield stretch[1:]
-                stretch = (heading, first, end, path)
+                stretch, above = (heading, first, end, path), len(common_prefix([previous, path]))
             if (sum(tokens[stretch[1] : end]) + SPECIAL_TOKENS) * _SHORT >= max_tokens:
                 yield stretch[1:]
                 stretch = None
@@ -126,7 +128,7 @@ def outline(blocks: tuple[Block, ...], split: Splitter, language: str, max_token
             append("\n")
         first = len(result.starts)
         for run in _runs(section):
-            if result.starts[first:]:
+            if len(result.starts) > first:
                 append("\n" if run[0].tight else "\n\n")
             begin = size
             for block in run:

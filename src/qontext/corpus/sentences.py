@@ -72,7 +72,8 @@ def by_punkt(text: str, language: str) -> list[int]:
 
 def by_lines(text: str, language: str) -> list[int]:
     """One sentence per line, for text that is already split."""
-    return [0, *(m.end() for m in _LINE.finditer(text) if m.end() < len(text) and text[: m.start()].strip())]
+    lead = len(text) - len(text.lstrip())
+    return [0, *(m.end() for m in _LINE.finditer(text) if lead < m.start() and m.end() < len(text))]
 
 
 def by_code(text: str, most: int) -> list[int]:
@@ -82,7 +83,7 @@ def by_code(text: str, most: int) -> list[int]:
     lines = text.splitlines(keepends=True)
     starts = list(itertools.accumulate(map(len, lines), initial=0))
     tokens = [sum(token_count(piece) for piece in PIECE.findall(line)) for line in lines]
-    cuts, first = [0], 0
+    cuts, first, lead = [0], 0, len(text) - len(text.lstrip())
     is_blank = [not line.strip() for line in lines]
     for number in range(1, len(lines) + 1):
         if number < len(lines) and not (is_blank[number - 1] and not is_blank[number]):
@@ -91,7 +92,7 @@ def by_code(text: str, most: int) -> list[int]:
             first = min(range(first + (stop - first + 1) // 2, stop + 1), key=_break(lines, first))
             cuts.append(starts[first])
         first = number
-        if number < len(lines) and text[: starts[number]].strip():
+        if number < len(lines) and starts[number] > lead:
             cuts.append(starts[number])
     return cuts
 

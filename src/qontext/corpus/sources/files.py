@@ -173,7 +173,7 @@ def _read_file(
 
 def _document(text: FileText, file: Path, name: str, kind: str) -> Document:
     parent = PurePosixPath(name).parent.as_posix()
-    metadata = {"folder": "" if parent == "." else parent, "format": kind, **text.metadata}
+    metadata = {**text.metadata, "folder": "" if parent == "." else parent, "format": kind}
     id = f"{name}#{text.name}" if text.name else name
     title = text.title
     if title.lower() in TEXTS and metadata["folder"]:  # a README says little without its folder

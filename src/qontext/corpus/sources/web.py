@@ -90,9 +90,15 @@ def crawled(url: str) -> dict[str, Any]:
     trust.require([demand_of(url)])
     host = _Host(url)
     log.note(f"Reading {url} …")
-    pages: dict[str, Any] = {}
+    before, pages = _recorded(url).get("pages", {}), {}
     urls = list(_listed(host, url)) if urlsplit(url).path.endswith((".xml", ".xml.gz")) else [url]
-    for page in dict.fromkeys(urls[:MOST_PAGES]):
+    urls = list(dict.fromkeys(urls))
+    if len(urls) > MOST_PAGES:
+        log.warn(
+            f"{url}: only the first {MOST_PAGES:,} of {len(urls):,} pages are read, {len(urls) - MOST_PAGES:,} left out."
+        )
+    kept = []
+    for page in urls[:MOST_PAGES]:
         try:
             pages[page] = {"hash": digest_of(host.get(page)).hex()}
             kind = _content_type(page).get_content_type()
@@ -100,6 +106,16 @@ def crawled(url: str) -> dict[str, Any]:
                 pages[page] = {"problem": f"is {kind}, not a page in HTML"}
         except QontextError as error:
             pages[page] = {"problem": error.message}
+            if (
+                isinstance(error, _Unavailable)
+                and "hash" in before.get(page, {})
+                and _body_file(page).is_file()
+            ):
+                pages[page] = {"hash": digest_of(_body_file(page).read_bytes()).hex()}
+                kept.append(str(error))
+    if kept:
+        more = f", and {len(kept) - 1:,} more" if len(kept) > 1 else ""
+        log.warn(f"Pages that cannot be read now stay as they were: {kept[0]}{more}.")
     if all("problem" in record for record in pages.values()):
         raise QontextError(next(iter(pages.values()), {"problem": "names no page"})["problem"], place=url)
     record = {"url": url, "checked": time.time(), "pages": pages, "digest": json_digest(pages)}
@@ -113,12 +129,15 @@ def demand_of(url: str) -> trust.Demand:
 
 
 def _known(url: str) -> dict[str, Any] | None:
-    """The record of a crawl within the last hour; empty if there was none."""
-    file = _listing_file(url)
-    if not file.is_file():
-        return None
-    record = read_json(file, dict[str, Any])
+    """The record of a crawl within the last hour, if there was one."""
+    record = _recorded(url)
     return record if 0 <= time.time() - float(record.get("checked", 0)) < FRESH_SECONDS else None
+
+
+def _recorded(url: str) -> dict[str, Any]:
+    """The record of the last crawl; empty if there was none."""
+    file = _listing_file(url)
+    return read_json(file, dict[str, Any]) if file.is_file() else {}
 
 
 def _listed(host: _Host, url: str) -> Iterator[str]:
@@ -141,6 +160,18 @@ def _listed(host: _Host, url: str) -> Iterator[str]:
             waiting += places
         else:
             yield from places
+    if waiting:
+        log.warn(
+            f"{url}: only the first {seen} of {seen + len(waiting):,} sitemaps are read, {len(waiting):,} left out."
+        )
+
+
+_FOR_NOW = (408, 425, 429)
+"""HTTP codes of errors that pass, besides those of servers: timeouts and limits of rates."""
+
+
+class _Unavailable(QontextError):
+    """The error for a page that the server does not give now, but may give again."""
 
 
 class _SameHost(urllib.request.HTTPRedirectHandler):
@@ -197,11 +228,13 @@ class _Host:
             error.close()
             if error.code == 304:
                 return body.read_bytes()
-            raise QontextError(f"the server answers {error.code}", place=url) from None
+            is_for_now = error.code in _FOR_NOW or error.code >= 500
+            kind = _Unavailable if is_for_now else QontextError
+            raise kind(f"the server answers {error.code}", place=url) from None
         except QontextError:
             raise
         except _FAILURES as error:
-            raise QontextError(f"cannot be read: {error}", place=url) from None
+            raise _Unavailable(f"cannot be read: {error}", place=url) from None
         _write(body, content)
         now = {
             "etag": headers.get("ETag"),

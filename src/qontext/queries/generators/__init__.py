@@ -43,7 +43,7 @@ GENERATORS = Kinds(
 
 
 _SIGNS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
-"""What is not of a word, of which vowel signs and tone marks are a part."""
+"""Signs outside of words, of which vowel signs and tone marks are a part."""
 _ASCII = bytes(ord(chr(n).lower()) if chr(n).isalnum() else 32 for n in range(128)) + bytes(range(128, 256))
 """ASCII characters in lower case, punctuation as spaces."""
 

@@ -92,7 +92,8 @@ def read_text(path: Path, encoding: str, most: int = LONGEST) -> str:
 
 
 def decode(content: bytes, declared: str | None, encoding: str) -> str:
-    """The text of a document that may declare its encoding; the fallback is Windows-1252."""
+    """The text of a document that may declare its encoding; the fallback is Windows-1252. A few invalid bytes do not
+    change the encoding."""
     for mark, name in (
         (codecs.BOM_UTF8, "utf-8-sig"),
         (codecs.BOM_UTF16_LE, "utf-16"),
@@ -100,12 +101,28 @@ def decode(content: bytes, declared: str | None, encoding: str) -> str:
     ):
         if content.startswith(mark):
             return content.decode(name, "replace").replace("\0", "")
-    for charset in (declared, encoding, "cp1252"):
+    for charset, errors in (
+        (declared, "strict"),
+        (encoding, "strict"),
+        (declared, "replace"),
+        (encoding, "replace"),
+        ("cp1252", "strict"),
+    ):
         try:
-            return content.decode(charset or encoding).replace("\0", "")
+            text = content.decode(charset or encoding, errors)
+            if errors == "strict" or _is_mostly(content, text, charset or encoding):
+                return text.replace("\0", "")
         except (ValueError, LookupError):  # also for invalid names
             continue
     return content.decode("latin-1").replace("\0", "")
+
+
+def _is_mostly(content: bytes, text: str, charset: str) -> bool:
+    """True if, beyond ASCII, at least as many characters are valid in the encoding as are replaced in the text."""
+    valid, all_of_it = (
+        len(part) - len(part.encode("ascii", "ignore")) for part in (content.decode(charset, "ignore"), text)
+    )
+    return 2 * valid >= all_of_it
 
 
 _BROKEN = (

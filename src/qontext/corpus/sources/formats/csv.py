@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,11 +20,17 @@ from qontext.corpus.sources.formats.base import (
 )
 from qontext.data.records import Block
 
+_QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"', re.MULTILINE)
+"""A cell in quotation marks."""
+_HEAD = 1 << 16
+"""Characters in which the delimiter is counted."""
+
 
 def read(path: Path, encoding: str) -> Iterator[FileText]:
     text = decode(read_bytes(path, LARGEST_MARKUP), None, encoding)
-    head = text.lstrip().partition("\n")[0]
+    head = _QUOTED.sub("", text.lstrip()[:_HEAD]).partition("\n")[0]
     delimiter = max(",;\t|", key=head.count)
+    csv.field_size_limit(max(csv.field_size_limit(), LARGEST_MARKUP))
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=delimiter)
     try:
         yield FileText(stem(path), tuple(_blocks(reader)))
@@ -38,9 +46,11 @@ def _blocks(reader: Iterator[list[str]]) -> Iterator[Block]:
         if not any(cells):
             continue
         if names is None:
-            is_header = len(cells) > 1 and all(cell and not cell[0].isdigit() for cell in cells)
+            # The column of row numbers may have no name.
+            is_header = all(cells[1:]) and not any(cell[:1].isdigit() for cell in cells) and len(cells) > 1
             names = cells if is_header else []
             if is_header:
                 continue
-        named = [f"{names[n]}: {cell}" if n < len(names) else cell for n, cell in enumerate(cells) if cell]
+        pairs = itertools.zip_longest(names, cells, fillvalue="")
+        named = [f"{name}: {cell}" if name else cell for name, cell in pairs if cell]
         yield Block("; ".join(named), line=first, tight=True, code=True)

@@ -27,13 +27,18 @@ _STRICT = "{http://purl.oclc.org/ooxml/wordprocessingml/main}"
 _CORE = "docProps/core.xml"
 _WRAPPERS = ("sdt", "sdtContent", "customXml", "smartTag", "ins", "moveTo")
 """Elements whose content stands in their place: content controls and tracked insertions."""
-_LEFT_OUT = (
-    "moveFrom",
-    "{http://schemas.openxmlformats.org/markup-compatibility/2006}Fallback",
-    "pPr",
-    "rPr",
+_ALTERNATIVES = "{http://schemas.openxmlformats.org/markup-compatibility/2006}AlternateContent"
+"""An element that has its content in several ways, of which the first is read."""
+_MATH = (
+    "{http://schemas.openxmlformats.org/officeDocument/2006/math}",
+    "{http://purl.oclc.org/ooxml/officeDocument/math}",
 )
-"""Elements without text of their own: that of moved text and of fallbacks stands elsewhere, too."""
+_FORMULAS = tuple(space + name for space in _MATH for name in ("oMath", "oMathPara"))
+_MATH_TEXT = tuple(f"{space}t" for space in _MATH)
+_SIGNS = {space + name: sign for space in _MATH for name, sign in (("den", "/"), ("sup", "^"), ("sub", "_"))}
+"""Parts of formulas, and what says so in text."""
+_LEFT_OUT = ("moveFrom", "pPr", "rPr")
+"""Elements without text of their own: that of moved text stands elsewhere, too."""
 _OLE = b"\xd0\xcf\x11\xe0"
 
 
@@ -155,17 +160,19 @@ def _flow(body: Any) -> Iterator[Any]:
     """Paragraphs, and rows of tables, in order."""
     for element in _children(body):
         kind = _local(element)
-        if kind == "p":
+        if kind == "p" or kind in _FORMULAS:
             yield element
         elif kind == "tbl":
             yield from (row for row in _children(element) if _local(row) == "tr")
 
 
 def _children(element: Any) -> Iterator[Any]:
-    """The element's children, also those inside content controls."""
+    """The element's children, also those inside content controls and alternatives."""
     for child in element:
         if _local(child) in _WRAPPERS:
             yield from _children(child)
+        elif child.tag == _ALTERNATIVES:
+            yield from _children(next(iter(child), ()))
         else:
             yield child
 
@@ -177,7 +184,7 @@ def _text(element: Any) -> str:
     while stack:
         node = stack.pop()
         kind = node if isinstance(node, str) else _local(node)
-        if kind == "t":
+        if kind == "t" or kind in _MATH_TEXT:
             parts.append(node.text or "")
         elif kind in ("tab", "br", "cr", " "):
             parts.append(" ")
@@ -185,7 +192,10 @@ def _text(element: Any) -> str:
             parts.append("-")
         elif kind == "p":
             stack += [" ", *reversed(node), " "]
+        elif kind == _ALTERNATIVES:
+            stack += list(node)[:1]
         elif kind not in _LEFT_OUT:
+            parts += [_SIGNS[kind]] if kind in _SIGNS and "".join(node.itertext()).strip() else []
             stack += reversed(node)
     return collapse("".join(parts))
 

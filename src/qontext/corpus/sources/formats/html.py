@@ -24,6 +24,7 @@ from qontext.corpus.sources.formats.base import (
 from qontext.data.records import Block
 
 _CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
+_XML_CHARSET = re.compile(rb"\s*<\?xml[^>]*\sencoding\s*=\s*[\"'](?!utf-16)([\w-]+)", re.IGNORECASE)
 _HIDDEN = frozenset((
     "script", "style", "noscript", "template", "nav", "footer", "aside", "button", "select", "option",
     "textarea", "input", "svg", "math-ml", "iframe", "object", "embed", "canvas", "audio", "video", "map", "dialog",
@@ -38,6 +39,17 @@ _BOILERPLATE = re.compile(
     r"advertisement|ads|popup|modal|newsletter|skip|skip-link|pagination|pager|next-prev|edit-page|prev-next)(?:$|[\s_-])",
     re.IGNORECASE,
 )
+_ANCHORS = re.compile(
+    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+"""Classes of links that are no part of the text."""
+_CONTAINERS = frozenset((
+    "div", "section", "header", "ul", "ol", "dl", "table", "form", "fieldset", "figure", "details", "center",
+))  # fmt: skip
+"""Elements that are left out by the names of their class and id; in others, these may say what the text is about."""
+_UNSHOWN = frozenset(("script", "style", "button"))
+"""Elements in headings and code that are no text."""
 _HEADINGS = {f"h{n}": n for n in range(1, 7)}
 _CONTENTS = re.compile(
     r"(?:table of )?contents:?|(?:on|in) this (?:page|article|section)|inhalt(?:sverzeichnis)?|sommaire|table des matières",
@@ -79,7 +91,7 @@ def parse(
     from lxml import etree, html
 
     if isinstance(content, bytes):
-        declared = _CHARSET.search(content[:4096])
+        declared = _CHARSET.search(content[:4096]) or _XML_CHARSET.match(content)
         own = declared[1].decode("ascii", "ignore") if declared else None
         content = decode(content, charset or own, encoding)
     content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda match: "\n" * match[0].count("\n"), content).replace(
@@ -166,18 +178,27 @@ def _is_hidden(element: Any, *, strict: bool) -> bool:
         return False
     if (element.get("role") or "").lower() in _ROLES:
         return True
-    names = f"{element.get('class') or ''} {'' if _is_section(element) else element.get('id') or ''}"
-    if len(names) > 1 and _BOILERPLATE.search(names[:500]):
+    if _is_boilerplate(element):
         return True
     if tag == "form":  # some servers wrap the whole page in a form
         return next(element.iter(*_HEADINGS), None) is None
     return tag in _LISTS and _is_linked(element)
 
 
+def _is_boilerplate(element: Any) -> bool:
+    """True if its names say that it is no part of the text."""
+    names = element.get("class") or ""
+    if element.tag == "a":
+        return bool(_ANCHORS.search(names[:500]))
+    if element.tag not in _CONTAINERS:
+        return False
+    if not _is_section(element):
+        names += f" {element.get('id') or ''}"
+    return bool(_BOILERPLATE.search(names[:500]))
+
+
 def _is_section(element: Any) -> bool:
-    """True if the element is a section with a heading, or an item: its id is an anchor, often made from its text."""
-    if element.tag in _ITEMS:
-        return True
+    """True if the element is a section with a heading: its id is an anchor, often made from its text."""
     is_named = element.tag == "section" or "section" in (element.get("class") or "").split()
     return is_named and any(child.tag in _HEADINGS for child in element)
 
@@ -216,7 +237,7 @@ def _parts(root: Any, *, strict: bool) -> Iterator[HeadingOrBlock]:
                 continue
             if tag in _HEADINGS:
                 yield from flush()
-                name = collapse("".join(_shown(element))).rstrip("¶#§ ").strip()
+                name = collapse(_shown(element)).rstrip("¶#§ ").strip()
                 name = "" if _CONTENTS.fullmatch(name) else name
                 yield _HEADINGS[tag], Block(name, line=element.sourceline)
                 if _is_linked(element):
@@ -225,7 +246,7 @@ def _parts(root: Any, *, strict: bool) -> Iterator[HeadingOrBlock]:
                 continue
             if tag == "pre":
                 yield from flush()
-                code = "".join(_shown(element)).strip("\n").rstrip()
+                code = _shown(element).strip("\n").rstrip()
                 if code.strip():
                     yield Block(code, line=element.sourceline, code=True)
                 words.append(element.tail or "")
@@ -249,19 +270,22 @@ def _parts(root: Any, *, strict: bool) -> Iterator[HeadingOrBlock]:
     yield from flush()
 
 
-def _shown(element: Any) -> Iterator[str]:
+def _shown(element: Any) -> str:
     """The text of a heading or of code, without anchors that lead back to itself."""
+    parts = ["\n"]
     stack: list[tuple[Any, bool]] = [(element, True)]
     while stack:
         node, opens = stack.pop()
-        if opens:
-            names = node.get("class") or "" if isinstance(node.tag, str) else ""
-            skipped = not isinstance(node.tag, str) or node.tag in ("script", "style", "button")
-            if node is not element and (skipped or _BOILERPLATE.search(names)):
-                yield node.tail or ""
-                continue
-            yield "\n" if node.tag == "br" else node.text or ""
+        if node is not element and node.tag in _BLOCKS and not parts[-1].endswith("\n"):
+            parts.append("\n")
+        hides = opens and node is not element
+        if hides and (not isinstance(node.tag, str) or node.tag in _UNSHOWN or _is_boilerplate(node)):
+            text = node.tail
+        elif opens:
+            text = "\n" if node.tag == "br" else node.text
             stack.append((node, False))
             stack += [(child, True) for child in reversed(node)]
-        elif node is not element:
-            yield node.tail or ""
+        else:
+            text = node.tail if node is not element else ""
+        parts += [text] if text else []
+    return "".join(parts[1:])

@@ -7,33 +7,39 @@ import email.policy
 import email.utils
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from email.message import EmailMessage
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from qontext.corpus.sources.formats import html
 from qontext.corpus.sources.formats.base import (
     LARGEST_MARKUP,
+    LONGEST_HEADING,
     FileText,
     Unreadable,
     collapse,
     decode,
     read_bytes,
+    stem,
 )
 from qontext.corpus.sources.lines import ending
 from qontext.data.lines import open_bytes
 from qontext.data.records import Block
 
 _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$", re.MULTILINE)
-_SIGNATURE = re.compile(r"^-- ?$.*", re.MULTILINE | re.DOTALL)
+_SIGNATURE = re.compile(r"^-- $", re.MULTILINE)
+
+_INVALID = (LookupError, ValueError, AssertionError, AttributeError, KeyError)
+"""Exceptions of an invalid structure."""
 
 
 def read(path: Path, encoding: str) -> Iterator[FileText]:
     if ending(path) == ".mbox":
         for number, message in enumerate(_messages(path)):
-            yield _text(message, encoding, str(number))
+            yield _text(message, encoding, stem(path), str(number))
     else:
-        yield _text(read_bytes(path, LARGEST_MARKUP), encoding, "")
+        yield _text(read_bytes(path, LARGEST_MARKUP), encoding, stem(path), "")
 
 
 def _messages(path: Path) -> Iterator[bytes]:
@@ -57,9 +63,13 @@ def _messages(path: Path) -> Iterator[bytes]:
         yield bytes(message)
 
 
-def _text(content: bytes, encoding: str, name: str) -> FileText:
-    message = email.message_from_bytes(content, policy=email.policy.default)
-    assert isinstance(message, EmailMessage)
+def _text(content: bytes, encoding: str, title: str, name: str) -> FileText:
+    try:
+        message = email.message_from_bytes(content, policy=email.policy.default)
+        assert isinstance(message, EmailMessage)
+        blocks = tuple(_body(message, encoding))
+    except RecursionError:
+        raise Unreadable("damaged document", "its parts are nested too deeply") from None
     subject = collapse(_header(message, "subject"))
     metadata: dict[str, Any] = {k: collapse(_header(message, k)) for k in ("from", "to", "list-id")}
     try:
@@ -68,31 +78,62 @@ def _text(content: bytes, encoding: str, name: str) -> FileText:
     except (ValueError, TypeError, IndexError, OverflowError):
         pass
     metadata = {key: value for key, value in metadata.items() if value}
-    return FileText(subject, tuple(_body(message, encoding)), metadata, name)
+    return FileText(subject or title, blocks, metadata, name)
 
 
-def _body(message: EmailMessage, encoding: str) -> Iterator[Block]:
-    text = _part(message, "plain", encoding)
-    if not text.strip():
-        text = _part(message, "html", encoding)
+def _body(part: EmailMessage, encoding: str) -> Iterator[Block]:
+    """The texts of a message or of a part of it, also of messages that are forwarded in it."""
+    kind = _kind(part)
+    if kind == "text/plain":
+        text = _content(part, encoding).replace("\r\n", "\n")
+        if signatures := list(_SIGNATURE.finditer(text)):
+            text = text[: signatures[-1].start()]
+        if text := re.sub(r"\n{3,}", "\n\n", _QUOTED.sub("", text)).strip():
+            yield Block(text)
+    elif kind == "text/html":
+        text = _content(part, encoding)
         yield from html.parse(text, is_mail=True).blocks or html.parse(text).blocks
-        return
-    text = _SIGNATURE.sub("", text.replace("\r\n", "\n"))
-    text = re.sub(r"\n{3,}", "\n\n", _QUOTED.sub("", text)).strip()
-    if text:
-        yield Block(text)
+    elif kind == "multipart/alternative":  # one text in several formats
+        for choice in sorted(_inside(part), key=lambda choice: _kind(choice) != "text/plain"):
+            blocks = list(_body(choice, encoding))
+            yield from blocks
+            if blocks or _content(choice, encoding).strip():
+                break
+    elif kind == "message/rfc822":
+        for message in _inside(part):
+            name = collapse(_header(message, "subject"))[:LONGEST_HEADING]
+            subject = (name,) if name else ()
+            for block in _body(message, encoding):
+                yield replace(block, headings=(*subject, *block.headings))
+    elif kind.startswith("multipart/"):
+        for each in _inside(part):
+            yield from _body(each, encoding)
 
 
-def _part(message: EmailMessage, kind: Literal["plain", "html"], encoding: str) -> str:
-    """The body of this kind; empty if there is none."""
+def _kind(part: EmailMessage) -> str:
+    """The type of a part; empty for attached files and invalid headers."""
     try:
-        part = message.get_body((kind,))
-        payload = part.get_payload(decode=True) if part is not None else None
-    except (LookupError, ValueError, AssertionError, AttributeError, KeyError):
-        return ""  # an invalid structure
-    if part is None or not isinstance(payload, bytes):
+        kind = part.get_content_type()
+        return "" if part.is_attachment() and kind != "message/rfc822" else kind
+    except _INVALID:
         return ""
-    return decode(payload, part.get_content_charset(), encoding)
+
+
+def _inside(part: EmailMessage) -> list[EmailMessage]:
+    """The parts of a part."""
+    return (
+        [each for each in part.get_payload() if isinstance(each, EmailMessage)] if part.is_multipart() else []
+    )
+
+
+def _content(part: EmailMessage, encoding: str) -> str:
+    """The text of a part; empty if it has none."""
+    try:
+        payload = part.get_payload(decode=True)
+        charset = part.get_content_charset()
+    except _INVALID:
+        return ""
+    return decode(payload, charset, encoding) if isinstance(payload, bytes) else ""
 
 
 def _header(message: EmailMessage, name: str) -> str:

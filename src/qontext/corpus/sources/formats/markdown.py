@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import html
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from qontext.data.records import Block
 
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+)[ \t]*:[ \t]*(.*)$")
+_KEY = re.compile(r"""["']?[\w.@$/-]+(?: [\w.@$/-]+){0,2}["']?[ \t]*:(?!//)""")
 _TAG = re.compile(r"<!--.*?(-->|\Z)|</?[a-zA-Z][^>]*>", re.DOTALL)
 _BREAK = re.compile(r"</?(?:br|p|li|div|tr|td)\b", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -29,7 +31,7 @@ _UNSEEN = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORE
 def read(path: Path, encoding: str) -> Iterator[FileText]:
     text = read_text(path, encoding, LARGEST_MARKUP)
     text, metadata = without_front_matter(text)
-    title, blocks = parse(text)
+    title, blocks = under_title(parts(text))
     own_title = metadata.pop("title", None)
     yield FileText(
         own_title if isinstance(own_title, str) and own_title else title or stem(path),
@@ -41,52 +43,60 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
 def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     """The text with empty lines instead of its YAML front matter, and the scalars and lists of the front matter."""
     front = _FRONT.match(text)
-    if front is None or (front[1] and not re.match(r"\s*(#|[\w-]+[ \t]*:)", front[1])):
+    lines = (front[1] or "").split("\n") if front else []
+    if front is None or (any(map(str.strip, lines)) and not _is_yaml(lines)):
         return text, {}
-    metadata: dict[str, Any] = {}
-    name = ""
-    for line in (front[1] or "").split("\n"):
-        entry = _ENTRY.match(line)
-        item = re.match(r"[ \t]*-[ \t]+(.*)$", line)
-        if entry:
-            name, value = entry[1], entry[2].strip()
-            listed = re.fullmatch(r"\[(.*)\]", value)
-            parts = [_scalar(part) for part in listed[1].split(",") if part.strip()] if listed else None
-            metadata[name] = parts if parts is not None else _scalar(value)
-        elif (item and name and metadata[name] in ("", [])) or (
-            item and isinstance(metadata.get(name), list)
-        ):
-            metadata[name] = [*(metadata[name] or []), _scalar(item[1])]
-    return "\n" * front[0].count("\n") + text[front.end() :], {k: v for k, v in metadata.items() if v != ""}
+    entries: list[tuple[str, str, list[str]]] = []
+    for line in lines:
+        if _KEY.match(line):
+            entry = _ENTRY.match(line)
+            entries.append((entry[1], entry[2].strip(), []) if entry else ("", "", []))
+        elif entries:
+            entries[-1][2].append(line.strip())
+    metadata = {n: value for n, first, rest in entries if n and (value := _value(first, rest)) != ""}
+    return "\n" * front[0].count("\n") + text[front.end() :], metadata
 
 
-def parse(text: str, above: tuple[str, ...] = (), line: int = 1) -> tuple[str, list[Block]]:
-    """(title, blocks). The first heading is the title, and not part of the path, if it is the only one of its
-    level. `line` is the number of the text's first line, or 0 if lines have no numbers.
-    """
-    tokens = _parser().parse(text)
-    titles = [
-        (int(t.tag[1]), _plain(tokens[n + 1])) for n, t in enumerate(tokens) if t.type == "heading_open"
-    ]
+def _is_yaml(lines: list[str]) -> bool:
+    """True if each line is a key with its value, an item, a comment or empty, or belongs to the one before; prose between
+    two rules is none."""
+    own = [line for line in lines if line.strip() and not line.startswith((" ", "\t", "#", "- ", "]", "}"))]
+    return bool(own) and all(_KEY.match(line) for line in own)
+
+
+def _value(first: str, rest: list[str]) -> str | list[str]:
+    """The value of a key: a scalar, maybe of several lines, or a list; empty for other structures."""
+    if re.match(r"[>|][-+\d]*(?:\s+#|$)", first):
+        return (" " if first[0] == ">" else "\n").join(line for line in rest if line)
+    lines = [line for line in rest if line and not line.startswith("#")]
+    if not first:
+        return [_scalar(item[1]) for line in lines if (item := re.match(r"-[ \t]+(.*)$", line))] or ""
+    value = " ".join([first, *lines])
+    listed = re.match(r"\[(.*)\]\s*(?:#|$)", value)
+    return [_scalar(part) for part in listed[1].split(",") if part.strip()] if listed else _scalar(value)
+
+
+def under_title(parts: Iterable[HeadingOrBlock]) -> tuple[str, list[Block]]:
+    """(title, blocks). The first heading is the title, and not part of the path, if it is the only one of its level."""
+    parts = list(parts)
+    titles = [(part[0], part[1].text) for part in parts if isinstance(part, tuple)]
     levels = [level for level, _ in titles]
     title = titles[0][1] if titles else ""
-    only = bool(titles) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
-    blocks = under_headings(_parts(tokens, titles, line))
-    return title, [replace(block, headings=(*above, *block.headings[only:])) for block in blocks]
+    only = bool(title) and levels.count(levels[0]) == 1 and levels[0] == min(levels)
+    return title, [replace(block, headings=block.headings[only:]) for block in under_headings(parts)]
 
 
-def _parts(tokens: list[Any], titles: list[tuple[int, str]], line: int) -> Iterator[HeadingOrBlock]:
-    """The blocks and headings of the text, of which `titles` has the levels and texts."""
-    coming = iter(titles)
+def parts(text: str) -> Iterator[HeadingOrBlock]:
+    """The blocks and headings of the text."""
+    tokens = _parser().parse(text)
     cells: list[str] | None = None  # the current table row, and its lines
     row: list[int] | None = None
     lists, in_heading = 0, False
-    for token in tokens:
-        place = line + token.map[0] if line and token.map else None
+    for number, token in enumerate(tokens):
+        place = token.map[0] + 1 if token.map else None
         if token.type == "heading_open":
             in_heading = True
-            level, name = next(coming)
-            yield level, Block(name, line=place)
+            yield int(token.tag[1]), Block(_plain(tokens[number + 1]), line=place)
         elif token.type == "heading_close":
             in_heading = False
         elif token.type.endswith(("list_open", "list_close", "table_open", "table_close")):
@@ -100,7 +110,7 @@ def _parts(tokens: list[Any], titles: list[tuple[int, str]], line: int) -> Itera
             content = token.content.rstrip("\n") if code else _plain(token)
             if token.type == "tr_close":
                 content, cells = " | ".join(cells or ()), None
-                place = line + row[0] if line and row else None
+                place = row[0] + 1 if row else None
             elif token.type == "fence" and place:
                 place += 1
             if content.strip():
@@ -117,7 +127,7 @@ def _parser() -> Any:
 def _plain(token: Any) -> str:
     """The text of an inline token or of HTML, without markup."""
     if token.type == "html_block":
-        return _TAG.sub(" ", _UNSEEN.sub(" ", token.content)).strip()
+        return html.unescape(_TAG.sub(" ", _UNSEEN.sub(" ", token.content))).strip()
     parts = []
     for child in token.children or ():
         if child.type in ("text", "code_inline"):

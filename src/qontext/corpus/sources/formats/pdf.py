@@ -33,6 +33,12 @@ _LARGER = 1.15
 _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 """Characters of a heading; the share of lines above which large letters are no headings."""
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)|\b[ivxlc]+\b")
+_WORD = re.compile(r"[^\W\d]+")
+_PAGE_WORDS = frozenset(
+    "bl blatt blz de diapositive di fol folie of oldal p pag pagina page pg pág página s seite sida side sivu slide str "
+    "strana strona sur von с стр страница".split()
+)
+"""Words beside a page's number. Another word alone before a number makes a label such as "Question 4", which is text."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
 
@@ -125,7 +131,10 @@ def _keys(line: str, number: int) -> Iterator[tuple[str, float]]:
     is_outside = bool(matches) and (matches[0].start() == 0 or matches[-1].end() == len(line))
     for match in matches:
         before, after = line[: match.start()], line[match.end() :]
-        least = 1 if match[0] == line else 2 if is_outside else math.inf
+        others = {*_WORD.findall(f"{before} {after}".lower())} - _PAGE_WORDS
+        if before.endswith(" ") and before.strip(" .").lower() in others:
+            continue
+        least = 1 if match[0] == line else math.inf if not is_outside else 5 if others else 2
         yield f"{before}\0{_value(match[0]) - number}\0{after}", least
 
 

@@ -20,11 +20,13 @@ _OPTION = re.compile(r"[ \t]+:[\w-]+:")
 _ROLE = re.compile(r":[\w:+.-]+:`([^`<]*?)(?:[ \t\n]*<[^`>]*>)?`")
 _LINK = re.compile(r"`([^`<]+?)[ \t\n]*<[^`>]*>`__?")
 _HIDDEN = frozenset((
-    "toctree", "image", "figure", "raw", "index", "module", "currentmodule", "contents", "highlight", "meta",
-    "only", "sectionauthor", "moduleauthor", "include", "literalinclude", "default-domain", "tabularcolumns",
+    "toctree", "image", "raw", "index", "module", "currentmodule", "contents", "highlight", "meta",
+    "sectionauthor", "moduleauthor", "include", "literalinclude", "default-domain", "tabularcolumns",
     "role", "bibliography",
 ))  # fmt: skip
 """Directives without text to read."""
+_CONTENT_ALONE = ("figure", "only")
+"""Directives whose argument is no text, but whose content is."""
 
 
 def read(path: Path, encoding: str) -> Iterator[FileText]:
@@ -99,9 +101,14 @@ def _section(lines: list[str], first: int, end: int) -> Iterator[HeadingOrBlock]
         in_options = bool(directive) or (in_options and bool(stripped))
         if is_marker:
             if not directive or directive[1] in _HIDDEN:
-                hidden = indent
+                # What follows an empty comment or a target after an empty line is a quotation.
+                is_alone = n + 1 < end and not lines[n + 1].strip()
+                if not (is_alone and (stripped == ".." or _TARGET.match(stripped))):
+                    hidden = indent
                 if directive:
                     yield None
+            elif directive[1] in _CONTENT_ALONE:
+                yield None
             elif directive[2] and not directive[1].startswith(("code", "sourcecode", "math")):
                 paragraph, start = [directive[2]], n
 
