@@ -15,11 +15,13 @@ from tests.adapt.conftest import make_report
 
 from qontext import api
 from qontext.adapt import follow, publish
-from qontext.corpus.sources.several import digest_of, read_listing, stamp_of
+from qontext.corpus.sources import FieldNames, Problem, open_source
+from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as, stamp_of
 from qontext.frame import hashes
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
 from qontext.retrieve.searcher import Searcher
+from qontext.workflow.recipe import read_recipe
 
 
 @pytest.fixture
@@ -261,3 +263,115 @@ def test_a_newer_format_is_refused_and_another_version_is_not(
     (out / "adapted.json").write_text(json.dumps({**about, "format": 99}))
     with pytest.raises(QontextError, match="newer version"):
         Searcher(out)
+
+
+def test_another_folder_of_the_same_name_replaces_nothing(tmp_path: Path) -> None:
+    out, places = tmp_path / "made", [tmp_path / name / "docs" for name in "ab"]
+    for place, text in zip(places, ("A mill.", "A boat.")):
+        place.mkdir(parents=True)
+        (place / "one.txt").write_text(text)
+        api.refresh(out, source=[place], words=True)
+    assert api.refresh(out, source=[places[1]], words=True)["changed"] is False
+    assert list(read_listing(out / "sources.json")) == ["docs", "docs-2"]
+    assert documents(out, "mill") == ["one.txt"] and documents(out, "boat") == ["docs-2/one.txt"]
+
+
+def test_ids_of_two_sources_never_meet(handbook: Path, tmp_path: Path) -> None:
+    out, other = tmp_path / "made", tmp_path / "other"
+    other.mkdir()
+    (other / "mill.md").write_text("The windmill is closed.\n")
+    api.refresh(out, source=[handbook], words=True)
+    added = api.refresh(out, source=[f"guide={other}"], words=True)
+    assert added["documents"]["new"] == 1 and "skipped" not in added
+    assert documents(out, "windmill") == ["guide-2/mill.md"]
+
+
+def test_what_is_left_out_is_told(handbook: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    (handbook / "empty.txt").write_text(" ")
+    (handbook / "photo.png").write_bytes(b"\x89PNG\0")
+    result = api.refresh(out, source=[handbook], words=True)
+    assert (result["skipped"], result["not_read"]) == ({"no_text": 1}, {".png": 1})
+
+
+def test_a_failed_update_keeps_the_sources(
+    handbook: Path, tickets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "made"
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise QontextError("the disk is on fire")
+
+    with monkeypatch.context() as patch, pytest.raises(QontextError, match="on fire"):
+        patch.setattr(publish, "make_index", fail)
+        api.refresh(out, source=[handbook], words=True)
+    assert not out.exists()
+    api.refresh(out, source=[handbook], words=True)
+    before = (out / "sources.json").read_bytes()
+    with monkeypatch.context() as patch, pytest.raises(QontextError, match="on fire"):
+        patch.setattr(publish, "make_index", fail)
+        api.refresh(out, source=[f"tickets={tickets}"], words=True)
+    assert (out / "sources.json").read_bytes() == before
+    assert api.refresh(out, words=True)["changed"] is False
+
+
+def test_a_list_of_sources_that_was_not_indexed_is_not_followed(adapted: Any, tickets: Path) -> None:
+    """An `adapt --source` that was interrupted leaves its list."""
+    entry = {"path": str(tickets)}
+    (adapted.out / "sources.json").write_text(json.dumps({"tickets": entry}))
+    assert api.refresh(adapted.out)["changed"] is False
+    added = api.refresh(adapted.out, source=[f"more={tickets}"])
+    assert added["documents"] == {"new": 1, "changed": 0, "unchanged": 30, "removed": 0}
+    assert list(read_listing(adapted.out / "sources.json")) == ["docs", "more"]
+
+
+def test_a_failed_adapt_leaves_no_list_of_sources(
+    tickets: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise QontextError("the disk is on fire")
+
+    monkeypatch.setattr("qontext.adapt.prepare.prepare", fail)
+    with pytest.raises(QontextError, match="on fire"):
+        api.adapt(source=[tickets], out=tmp_path / "made", encoder=small_encoder, yes=True)
+    assert not (tmp_path / "made").exists()
+
+
+def test_endings_are_read_alike_in_all_sources(handbook: Path, tmp_path: Path) -> None:
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code" / "wheel.css").write_text("wheel { color: red }\n")
+    file = tmp_path / "sources.json"
+
+    def ids(read_as: tuple[str, ...]) -> list[str]:
+        opened = open_source(f"sources:{file}", fields=FieldNames(), read_as=read_as)
+        return [item.id for item in opened.documents() if not isinstance(item, Problem)]
+
+    listing = {"book": listed(str(handbook), tmp_path), "code": listed(str(tmp_path / "code"), tmp_path)}
+    file.write_text(json.dumps(listing))
+    assert ids(("css=code",)) == ["boat.txt", "guide/mill.md", "wheel.css"]
+    set_read_as(listing, ["css=code"])
+    file.write_text(json.dumps(listing))
+    assert "wheel.css" in ids(()), "as the list says"
+    before = digest_of(f"sources:{file}")
+    (tmp_path / "code" / "wheel.css").write_text("wheel { color: blue }\n")
+    assert digest_of(f"sources:{file}") != before
+
+
+def test_sources_of_adapt_are_read_as_the_settings_say(
+    handbook: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "made"
+    how: dict[str, Any] = {"encoder": small_encoder, "budget": "90s", "dry_run": True}
+    assert api.adapt(source=[f"handbook={handbook}"], read_as=["css=code"], out=out, **how)
+    assert read_listing(out / "sources.json")["handbook"]["read_as"] == ["css=code"]
+
+
+@pytest.mark.parametrize("name", ["@handbook", "$handbook"])
+def test_a_folder_whose_name_looks_like_a_reference_is_adapted_to(
+    name: str, handbook: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    handbook.rename(name)
+    api.adapt(name, out="made", encoder=small_encoder, budget="90s", dry_run=True)
+    (step, *_) = read_recipe("made/recipe.toml").steps
+    assert step.settings["source"] == f"./{name}" and not step.upstream()

@@ -162,3 +162,11 @@ def test_a_few_questions_that_all_say_the_same_are_not_certain() -> None:
     assert choose(found) == "tokens" and found["bm25"] < -0.01
     many = evidence({name: np.full(400, 0.5 + (name == "bm25")) for name in names}, is_real=True)
     assert choose(expected([many, evidence(generated, is_real=False)])) == "bm25"
+
+
+def test_equally_good_systems_are_said_to_be() -> None:
+    means = dict.fromkeys(("bm25", "start", "hybrid-start"), 1.0)
+    reason = "Reason: none of the 3 systems has a higher score; 2 others have the same."
+    assert reason in explain("hybrid-start", measured(means, 1.0), means)
+    better = {**means, "bm25": 0.5}
+    assert any("; 1 other has the same." in s for s in explain("start", measured(better), better))

@@ -70,6 +70,13 @@ def test_a_part_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == ["deep", "part.txt"]
 
 
+@pytest.mark.parametrize("name", ["../elsewhere", "a/../../elsewhere", "/tmp/elsewhere"])
+def test_a_part_is_below_the_directory(tmp_path: Path, name: str) -> None:
+    with pytest.raises(QontextError, match="not below the output directory"), Workdir(tmp_path).write(name):
+        pass
+    assert not list(tmp_path.iterdir())
+
+
 def test_what_a_killed_library_left_beside_its_file_is_swept(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Workdir(tmp_path).write("deep/weights.safetensors") as path:
         (path.parent / ".tmpIbQ3A4").write_text("half")  # as safetensors names it

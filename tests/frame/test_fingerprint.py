@@ -9,12 +9,15 @@ from typing import Annotated, Any
 
 import pytest
 
+from qontext import api
+from qontext.corpus.split import SplitConfig
 from qontext.frame import artifacts, execution, machine
 from qontext.frame import fingerprint as module
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
+from qontext.frame.inputs import Unchanged
 from qontext.frame.parts import Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
@@ -160,3 +163,18 @@ def test_unchanged_inputs_are_hashed_once(
     stage = copying(lambda folder: None)[0]
     execution.execute(stage, stage.config(source=str(two_files)), tmp_path / "out")
     assert len(hashed) == 2
+
+
+def test_what_is_hidden_in_a_folder_of_documents_is_no_content(tmp_path: Path) -> None:
+    folder, out = tmp_path / "docs", tmp_path / "passages"
+    (folder / ".git").mkdir(parents=True)
+    (folder / "mill.txt").write_text("The mill grinds flour.")
+    before = api.split(folder, workers=1, out=out).meta
+    (folder / ".git" / "index").write_text("polled")
+    assert api.split(folder, workers=1, out=out).meta == before
+    unchanged = Unchanged(SplitConfig(source=str(folder)))
+    (folder / ".git" / "index").write_text("polled again")
+    unchanged.check(before)
+    (folder / "mill.txt").write_text("The mill is closed.")
+    with pytest.raises(QontextError, match="source"):
+        api.split(folder, workers=1, out=out)

@@ -226,9 +226,15 @@ def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) 
         "read_tokens": 256,
         "verdict": {"scores": scores, "queries": {"test": 7}},
     }
-    (root / "adapted.json").write_text(json.dumps(about))
-    result = api.push(root, "me/retriever", dry_run=True)
-    assert [(f["measure"], f["value"], f["queries"]) for f in result["figures"]] == [("nDCG@10", 0.625, 7)]
+    for changes in (
+        {},
+        {"system": "bm25", "encoder": "adapted"},
+    ):  # beside BM25 alone, an encoder is handed over, too
+        (root / "adapted.json").write_text(json.dumps({**about, **changes}))
+        result = api.push(root, "me/retriever", dry_run=True)
+        assert [(f["measure"], f["value"], f["queries"]) for f in result["figures"]] == [
+            ("nDCG@10", 0.625, 7)
+        ]
     shutil.rmtree(root / "model")
     with pytest.raises(QontextError, match="refers to a model that it did not change"):
         api.push(root, "me/retriever", dry_run=True)

@@ -208,3 +208,12 @@ def test_other_inputs_are_opened_as_their_step_will_open_them(
         "groups": tmp_path / "good.json", "questions": labeled / "queries.jsonl",
     }  # fmt: skip
     refuses(MORE_FAULTS, good, tmp_path, name, file, text, message)
+
+
+def test_documents_are_looked_at_as_split_reads_them(tmp_path: Path) -> None:
+    file = tmp_path / "docs.jsonl"
+    file.write_bytes('{"_id": "d", "text": "Der Müller mahlt."}\n'.encode("latin-1"))
+    assert [*problems_of(SplitConfig(source=str(file), encoding="latin-1"), ())] == []
+    assert [*problems_of(SplitConfig(source=str(file), on_error="skip"), ())] == []
+    ((message, place),) = problems_of(SplitConfig(source=str(file)), ())
+    assert "is not utf-8 text" in message and place == f"{file}:1"

@@ -19,6 +19,7 @@ from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
+from qontext.workflow.recipe import as_path
 
 PROMPTS = ("query_prompt", "passage_prompt")
 NAMED = "sources:"
@@ -145,6 +146,14 @@ class AdaptConfig(StageConfig):
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return () if value is None else (value,) if isinstance(value, str) else value
+
+    @field_validator(
+        "documents", "labels", "encoder", "reranker", "questions", "question_model", "generator_model"
+    )
+    @classmethod
+    def _no_references(cls, value: Any) -> Any:
+        """In recipes, names of inputs are not taken as references."""
+        return tuple(map(as_path, value)) if isinstance(value, tuple) else value and as_path(value)
 
     @property
     def start(self) -> str | None:

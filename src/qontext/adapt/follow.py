@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any, NamedTuple
 from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.recipes import WEIGHTS
-from qontext.adapt.state import STEPS, read_planned
+from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
 from qontext.adapt.survey import language_of
 from qontext.corpus.sources import FieldNames, Problem, open_source, scheme_of
 from qontext.corpus.sources.several import (
@@ -24,10 +23,13 @@ from qontext.corpus.sources.several import (
     SCHEME,
     Listing,
     digest_of,
+    free_prefix,
+    is_at,
     listed,
     parse,
     place_of,
     read_listing,
+    set_read_as,
     stamp_of,
 )
 from qontext.corpus.sources.web import demand_of
@@ -110,6 +112,10 @@ class Follower:
             )
 
     def run(self) -> dict[str, Any]:
+        with same_sources_if_failing(self.root):
+            return self._run()
+
+    def _run(self) -> dict[str, Any]:
         self.documents, is_edited = self._documents()
         trust.say_elsewhere(_files(self.root, self.documents), self.root)
         stamps = self._stamps()
@@ -130,7 +136,7 @@ class Follower:
     def _documents(self) -> tuple[str, bool]:
         """The documents as a source, and whether what they are was edited just now."""
         file, edits = self.root / FILE, self.edits
-        listing: Listing = read_listing(file) if file.is_file() else {}
+        listing = sources_of(self.root)
         is_listed = bool(listing) or self.before is None
         if not is_listed and not (edits.source or edits.about or edits.remove):
             return self._planned_documents(), False
@@ -148,17 +154,12 @@ class Follower:
         if not listing and self.before is not None:
             name, path = parse(self._planned_documents(), {})
             listing[name] = listed(path, self.root)
-        _edit(listing, edits, self.root)
-        for entry in listing.values():
-            _refuse_within(self.root, place_of(entry, self.root))
+        _edit(listing, edits, self.root, self._read_as())
         documents = f"{SCHEME}:{file.absolute()}"
         trust.give(documents)
         if listing != before:
             self.work.write_json(FILE, listing)
-        content = {name: (entry["path"], entry.get("ids")) for name, entry in listing.items()}
-        return documents, content != {
-            name: (entry["path"], entry.get("ids")) for name, entry in before.items()
-        }
+        return documents, _content(listing) != _content(before)
 
     def _planned_documents(self) -> str:
         """The documents of `adapt` where they are now."""
@@ -178,7 +179,7 @@ class Follower:
         """The hash of what `adapt` read."""
         if self.before is None or _is_listed(self.before.request.documents) != _is_listed(self.documents):
             return None
-        # Of a folder, adapt hashes all files: the first time they are compared as adapt does.
+        # Of a folder, adapt hashes files of any kind: the first time they are compared as adapt does.
         now = inputs.digest_of(self.documents, "documents", AdaptConfig.inputs()["documents"])
         return digest_of(self.documents, self._read_as()) if now == self.before.documents else None
 
@@ -258,6 +259,7 @@ class Follower:
         self.work.write_json(ADAPTED, about)
         publish.remove_others(self.root)
         passages = open_artifact(index / "passages").summary
+        left_out = {name: passages[name] for name in ("skipped", "not_read") if name in passages}
         vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}
         encoded: dict[str, Any] = {
             name: vectors[name] for name in ("encoded_now", "reused") if name in vectors and index != earlier
@@ -269,6 +271,7 @@ class Follower:
             "passages": passages["passages"],
             "system": about["system"],
             **encoded,
+            **left_out,
         }
 
     @contextlib.contextmanager
@@ -286,6 +289,11 @@ def _is_listed(documents: str) -> bool:
     return documents.startswith(f"{SCHEME}:")
 
 
+def _content(listing: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The properties of the sources on which the documents depend."""
+    return {name: [entry.get(key) for key in ("path", "ids", "read_as")] for name, entry in listing.items()}
+
+
 def _request(documents: str, language: str, encoder: str | None) -> Request:
     """The request for documents that nobody surveyed."""
     return Request(
@@ -295,15 +303,16 @@ def _request(documents: str, language: str, encoder: str | None) -> Request:
     )  # fmt: skip
 
 
-def _edit(listing: Listing, edits: Edits, root: Path) -> None:
-    """Add, replace, describe and remove sources."""
+def _edit(listing: Listing, edits: Edits, root: Path, read_as: tuple[str, ...]) -> None:
+    """Add, replace, describe and remove sources, whose files are read as `read_as`."""
     for name in edits.remove:
         _require(name, listing)
         del listing[name]
     was_empty = not listing
     added: Listing = {}
     for text in edits.source:
-        name, path = parse(text, added if "=" not in text else listing)
+        others = {n for n, entry in listing.items() if n in added or not is_at(place_of(entry, root), text)}
+        name, path = parse(text, others)
         if name in added:
             raise QontextError(f"two sources have the name {name!r}", remedy="Choose another name.")
         trust.give(path)
@@ -311,10 +320,11 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
             trust.remember([demand_of(path)])
         elif scheme_of(path) is None:
             trust.remember_reading([path])
-        open_source(path, fields=FieldNames())  # refuses what cannot be read before anything is written
+        # Refuses what cannot be read before anything is written.
+        open_source(path, fields=FieldNames(), read_as=read_as if scheme_of(path) is None else ())
         again: dict[str, Any] = {**listing.get(name, {})}
         alone = was_empty and len(edits.source) == 1
-        ids = again.get("ids", "") if again or alone else f"{name}/"
+        ids = again.get("ids", "") if again or alone else free_prefix(name, listing, root)
         listing[name] = added[name] = listed(path, root, about=again.get("about", ""), ids=ids)
     for text in edits.about:
         name, sign, sentence = text.partition("=")
@@ -326,6 +336,9 @@ def _edit(listing: Listing, edits: Edits, root: Path) -> None:
         raise QontextError(
             "the last source cannot be removed", place=root, remedy="Add another one with --source."
         )
+    set_read_as(listing, read_as)
+    for entry in listing.values():
+        _refuse_within(root, place_of(entry, root))
 
 
 def _require(name: str, listing: Mapping[str, object]) -> None:
@@ -342,20 +355,19 @@ def _refuse_within(root: Path, source: str) -> None:
         raise QontextError(f"is inside the source {source}", place=root, remedy="Choose another directory.")
 
 
-def with_named_sources(config: AdaptConfig, root: Path, under: Path, *, is_new: bool) -> AdaptConfig:
+def with_named_sources(config: AdaptConfig, root: Path, under: Path, before: Planned | None) -> AdaptConfig:
     """The sources that the settings name, with those that the directory has, as one, which is written `under` a folder."""
     if not config.source:
         return config
-    listing: Listing = read_listing(root / FILE) if (root / FILE).is_file() else {}
-    if not listing and not is_new:
+    listing = sources_of(root)
+    if not listing and before is not None:
         raise QontextError(
             "was made from documents without a name",
             place=root,
             remedy=f"Add sources with 'qontext refresh {root} --source NAME=PATH'.",
         )
-    _edit(listing, Edits(config.source, config.about), root)
-    for entry in listing.values():
-        _refuse_within(root, place_of(entry, root))
+    recorded = before.request.read_as if before is not None and is_adapted(root) else ()
+    _edit(listing, Edits(config.source, config.about), root, config.read_as or recorded)
     Workdir(under).write_json(FILE, listing)
     documents = f"{SCHEME}:{(under / FILE).absolute()}"
     trust.give(documents)
@@ -364,10 +376,7 @@ def with_named_sources(config: AdaptConfig, root: Path, under: Path, *, is_new: 
 
 def with_all_sources(config: AdaptConfig) -> AdaptConfig:
     """Documents that are one of several sources of the directory stand for all of them."""
-    file = Path(config.out) / FILE
-    if not file.is_file():
+    root = Path(config.out)
+    if not any(is_at(place_of(entry, root), config.documents) for entry in sources_of(root).values()):
         return config
-    places = {os.path.realpath(place_of(entry, file.parent)) for entry in read_listing(file).values()}
-    if os.path.realpath(Path(config.documents).expanduser()) not in places:
-        return config
-    return config.model_copy(update={"documents": f"{SCHEME}:{file.absolute()}"})
+    return config.model_copy(update={"documents": f"{SCHEME}:{(root / FILE).absolute()}"})

@@ -14,7 +14,7 @@ from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, SYSTEMS, System
-from qontext.workflow.recipe import Recipe, Step
+from qontext.workflow.recipe import Recipe, Step, as_path
 
 MEASURES = "nDCG@10 MRR@10 R@100"
 MEASURED = "@holdout/measured"
@@ -55,12 +55,12 @@ def serving_recipe(
     index of the vectors. With `tokens`, the bits of tokens are stored, too. Without a model, only words are indexed."""
     reading: dict[str, Any] = {
         "texts": "@passages",
-        "encoder": model,
+        "encoder": model and as_path(model),
         "max_length": request.read_tokens,
         "title": request.title,
         **request.prompts,
     }
-    vectors = {**reading, "reuse": reuse.get("vectors")}
+    vectors = {**reading, "reuse": as_path(reuse["vectors"]) if "vectors" in reuse else None}
     if tokens:
         vectors["tokens"] = True
     if dense is None:  # an index has one vector of each passage
@@ -94,7 +94,7 @@ def asking_recipe(request: Request, estimated: int, searched: int, labels: int) 
 
 def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Recipe:
     """The recipe that measures an initial encoder on these questions, without tuned weights."""
-    data = str(measured)
+    data = as_path(str(measured))
     plain = replace(request, splits=(), also={}, questions=None)
     encoding = (step.renamed({MEASURED: data}) for step in _encoding(plain, plan, "start", request.encoder))
     steps = (*encoding, *searches(plain, plan, split, data))

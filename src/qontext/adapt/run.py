@@ -64,8 +64,9 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         )
         if aside is None:
             stack.enter_context(writing(root))
+        stack.enter_context(state.same_sources_if_failing(root))
         before = state.read_planned(root)
-        config = with_named_sources(config, root, aside or root, is_new=before is None)
+        config = with_named_sources(config, root, aside or root, before)
         if scheme_of(config.documents) is None:  # read again at every refresh
             trust.remember_reading([config.documents])
         outside.remember(config.also)

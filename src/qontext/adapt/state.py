@@ -12,7 +12,8 @@ names it; the other one is removed, as soon as no process reads it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, NotRequired
@@ -26,6 +27,7 @@ from qontext.adapt.recipes import training_recipe
 from qontext.adapt.starts import Starts
 from qontext.adapt.survey import Survey
 from qontext.corpus.docset import is_documentation
+from qontext.corpus.sources.several import FILE, SCHEME, Listing, read_listing
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.damage import read_json
@@ -150,6 +152,38 @@ def read_planned(root: Path) -> Planned | None:
         value.get("starts"),
         value.get("pending", False),
     )
+
+
+def sources_of(root: Path) -> Listing:
+    """The sources of the directory; none if the index that it answers with is of other documents."""
+    if not (root / FILE).is_file():
+        return {}
+    if is_adapted(root) and artifacts.is_artifact(passages := index_of(root) / "passages"):
+        indexed = artifacts.open_artifact(passages).inputs.get("source")
+        if indexed is not None and not indexed["path"].startswith(f"{SCHEME}:"):
+            return {}
+    return read_listing(root / FILE)
+
+
+@contextlib.contextmanager
+def same_sources_if_failing(root: Path) -> Iterator[None]:
+    """If what follows fails, the directory has the sources that it had, unless something was begun with others."""
+    file = root / FILE
+    before = file.read_text(encoding="utf-8") if file.is_file() else None
+    try:
+        yield
+    except (QontextError, OSError):
+        if is_adapted(root):
+            planned = read_planned(root)
+            is_begun = planned is not None and planned.is_pending
+        else:
+            is_begun = any(child != file and not child.name.startswith(".") for child in root.iterdir())
+        now = file.read_text(encoding="utf-8") if file.is_file() else None
+        if before is None and not is_begun:
+            file.unlink(missing_ok=True)
+        elif before is not None and before != now and not is_begun:
+            Workdir(root).write_text(FILE, before)
+        raise
 
 
 def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:

@@ -258,6 +258,10 @@ def _reason(system: str, measured: Measured, expected: Mapping[str, float]) -> s
     means = measured.means
     top = max(means, key=lambda name: means[name])
     if means[system] == means[top]:
+        alike = sum(f"{mean:.3f}" == f"{means[top]:.3f}" for mean in means.values()) - 1
+        if alike:
+            others = "1 other has" if alike == 1 else f"{alike} others have"
+            return f"Reason: none of the {len(means)} systems has a higher score; {others} the same."
         return f"Reason: it has the highest score of {len(means)} systems."
     change, p = measured.pair(system, top)
     has = f"Reason: {_the(top)} has {means[top]:.3f}, {change:.3f} more ({with_p(p)})"

@@ -34,9 +34,9 @@ class Input:
     """Marks a field that names an input; `positional` makes it a positional argument on the command line.
 
     Without `by_content`, the value itself is used (for example, a question). `fingerprint` hashes names that
-    are not paths; for all others it returns None, and the content of the file or folder is hashed. `reads_below` says
-    of a folder whether all that is below it is read, so that no output may be written there. With `or_one`, one name stands
-    for a list of one.
+    are not paths, and folders of which not all is read; for all others it returns None, and the content of the file or
+    folder is hashed. `reads_below` says of a folder whether all that is below it is read, so that no output may be
+    written there. With `or_one`, one name stands for a list of one.
     """
 
     positional: bool = False

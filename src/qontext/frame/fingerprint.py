@@ -17,8 +17,8 @@ from qontext.frame.errors import QontextError, printable
 from qontext.frame.hashes import content_hash, json_digest
 
 
-def fingerprint(path: Path | str) -> str:
-    """A hash of `path`: an artifact's own digest, a file's content, or a folder's files.
+def fingerprint(path: Path | str, is_read: Callable[[os.DirEntry[str]], bool] = lambda entry: True) -> str:
+    """A hash of `path`: an artifact's own digest, a file's content, or a folder's files, of which `is_read` selects some.
 
     Artifacts inside a folder count by their digest, unfinished ones by their files' sizes; artifacts computed
     *from* the folder, such as a report inside it, are not part of it. Nor is a model card.
@@ -29,7 +29,7 @@ def fingerprint(path: Path | str) -> str:
     if file.is_dir():
         if (file / CLAIM).is_file():
             open_artifact(file)  # says that it is not finished
-        return json_digest(dict(_tree(file, content_hash)))
+        return json_digest(dict(_tree(file, content_hash, is_read)))
     return content_hash(file)
 
 
@@ -38,18 +38,24 @@ def stamp(path: Path) -> str:
     try:
         if is_artifact(path):
             return file_stamp(path / META)
-        return json.dumps(dict(_tree(path, file_stamp))) if path.is_dir() else file_stamp(path)
+        return (
+            json.dumps(dict(_tree(path, file_stamp, lambda entry: True)))
+            if path.is_dir()
+            else file_stamp(path)
+        )
     except (OSError, QontextError):
         return ""
 
 
-def _tree(root: Path, of: Callable[[Path], str]) -> Iterator[tuple[str, str]]:
+def _tree(
+    root: Path, of: Callable[[Path], str], is_read: Callable[[os.DirEntry[str]], bool]
+) -> Iterator[tuple[str, str]]:
     """(name, hash or stamp) of a folder's content; see `fingerprint`."""
     artifacts: list[Path] = []
 
     def enter(entry: os.DirEntry[str]) -> bool:
         """Return True for plain folders: neither an artifact, which is hashed as a whole, nor a temporary folder."""
-        if entry.name.startswith(TEMPORARY):
+        if entry.name.startswith(TEMPORARY) or not is_read(entry):
             return False
         is_made = any((Path(entry.path) / name).is_file() for name in (META, CLAIM))
         if is_made:
@@ -60,7 +66,8 @@ def _tree(root: Path, of: Callable[[Path], str]) -> Iterator[tuple[str, str]]:
         if isinstance(entry, OSError):
             raise entry
         path = Path(entry.path)
-        if path.is_file() and not path.name.startswith(".lock") and not _is_card(path):
+        is_content = is_read(entry) and not path.name.startswith(".lock") and not _is_card(path)
+        if path.is_file() and is_content:
             yield printable(path.relative_to(root).as_posix()), of(path)
     for artifact in dict.fromkeys(artifacts):
         yield from _artifact(artifact, root)

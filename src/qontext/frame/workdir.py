@@ -53,6 +53,8 @@ class Workdir:
         own folder, because some libraries write a file beside it first, which is removed with the folder.
         After an exception nothing remains. A full disk is reported as such.
         """
+        if Path(name).is_absolute() or ".." in Path(name).parts:  # a name from a file that was received
+            raise QontextError(f"{name!r} is not below the output directory", place=self.path)
         final = self.path / name
         final.parent.mkdir(parents=True, exist_ok=True)
         temporary = final.with_name(f"{TEMPORARY}{self.writer}.{os.getpid()}-{final.name}")

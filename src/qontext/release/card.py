@@ -45,7 +45,7 @@ def figures_of(directory: Path, scores: Sequence[str]) -> list[Figure]:
     if is_adapted(directory):
         about = read_adapted(directory)
         verdict, system = about.get("verdict") or {}, System.parse(about["system"])
-        alone = System(system.encoder or "start").name
+        alone = System(about.get("encoder") or system.encoder or "start").name
         for split, measured in verdict.get("scores", {}).items():
             dataset = f"{'generated' if split == 'generated' else 'real'} questions about its documents"
             figures += [

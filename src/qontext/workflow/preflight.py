@@ -98,17 +98,12 @@ def _look_at_model(path: Path, value: str) -> None:
 
 
 def _look_at_documents(settings: SplitConfig, path: Path) -> None:
-    """Open the documents, and read the first ones of a file of records."""
-
-    def read(start: Path) -> None:
-        first = next(open_documents(settings.model_copy(update={"source": str(start)})).documents(), None)
+    """Open the documents, and read the first one of a file of records."""
+    opened = open_documents(settings)
+    if path.is_file() and plain_name(path).endswith((".jsonl", ".tsv", ".parquet")):
+        first = next(opened.documents(), None)
         if isinstance(first, Problem) and settings.on_error == "stop":
             raise QontextError(first.message, place=first.place)
-
-    if path.is_file() and plain_name(path).endswith((".jsonl", ".tsv", ".parquet")):
-        _read_start(path, read)
-    else:
-        open_documents(settings)
 
 
 def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:

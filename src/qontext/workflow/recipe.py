@@ -291,6 +291,11 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     return names.get(value, value) if isinstance(value, str) else value
 
 
+def as_path(name: str) -> str:
+    """The name of an input as recipes have it: a file or folder is no reference to a step or an input."""
+    return f"./{name}" if _is_reference(name) or is_input(name) else name
+
+
 def _is_reference(value: Any) -> bool:
     """True if the value names the output of a step."""
     return isinstance(value, str) and value.startswith("@")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,8 +17,10 @@ from pydantic import AfterValidator
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.lines import SUFFIXES
+from qontext.frame.artifacts import is_artifact
 from qontext.frame.disk import readable_errors, require_regular
 from qontext.frame.errors import QontextError, missing_extra, printable
+from qontext.frame.fingerprint import fingerprint as content_fingerprint
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand
 
@@ -69,11 +72,13 @@ def open_source(
     chosen = endings(read_as)
     if scheme := scheme_of(uri):
         kind, rest = scheme
-        if chosen:
+        is_listing = kind == "sources"  # there may be files among them
+        if chosen and not is_listing:
             raise QontextError("has no files", place=uri, remedy="Remove --read-as.")
         if codecs.lookup(encoding).name != "utf-8":
             raise QontextError("has no files of a chosen encoding", place=uri, remedy="Remove --encoding.")
-        source: Source = SOURCES.load(kind).open(uri, rest, fields)
+        how = {"read_as": [f"{suffix[1:]}={name}" for suffix, name in chosen.items()]} if is_listing else {}
+        source: Source = SOURCES.load(kind).open(uri, rest, fields, **how)
         return source
     path = Path(uri).expanduser()
     if uri and path.is_dir():
@@ -201,11 +206,20 @@ def reads_below(folder: Path) -> bool:
     return not any((folder / name).is_file() for name in _BEIR)
 
 
+def _is_read(entry: os.DirEntry[str]) -> bool:
+    """True for what `walk` reads below a folder, whatever its format."""
+    from qontext.corpus.sources.files import is_entered, is_shown
+
+    return is_entered(entry) if Path(entry.path).is_dir() else is_shown(entry)
+
+
 def fingerprint(source: str) -> str | None:
-    """A hash of documents that are not a file or folder; None for files and folders."""
+    """A hash of documents that are not a file, in a folder without what is hidden; None if it is that of the content."""
     scheme = scheme_of(source)
     if scheme is None:
-        return None
+        folder = Path(source).expanduser()
+        is_read_below = folder.is_dir() and not is_artifact(folder) and reads_below(folder)
+        return content_fingerprint(folder, _is_read) if is_read_below else None
     kind, rest = scheme
     digest: str | None = SOURCES.load(kind).fingerprint(rest)
     return digest

@@ -7,14 +7,15 @@ documents. A document's metadata has the name of its source, so that hits carry 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, NotRequired, Self
+from typing import Annotated, Any, NotRequired, Self
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -47,6 +48,8 @@ class Listed(TypedDict):
     ids: NotRequired[str]
     """The prefix of its documents' ids."""
     beside: NotRequired[str]
+    read_as: NotRequired[list[str]]
+    """ENDING=FORMAT pairs, of a file or folder."""
 
 
 Listing = dict[str, Listed]
@@ -87,6 +90,14 @@ def listed(path: str, root: Path, *, about: str = "", ids: str = "") -> Listed:
     return entry
 
 
+def set_read_as(listing: Listing, read_as: Iterable[str]) -> None:
+    """Have all files and folders read like this; `read_as` has ENDING=FORMAT pairs."""
+    for entry in listing.values():
+        entry.pop("read_as", None)
+        if read_as and sources.scheme_of(entry["path"]) is None:
+            entry["read_as"] = [*read_as]
+
+
 def place_of(entry: Listed, root: Path) -> str:
     """The current place of the source: it or its directory may have been moved."""
     if sources.scheme_of(entry["path"]) is not None:
@@ -99,12 +110,16 @@ def place_of(entry: Listed, root: Path) -> str:
 
 
 class Several(Source):
-    """The documents of several sources, one source after the other."""
+    """The documents of several sources, one source after the other. Files are read as the listing says, or as `read_as`."""
 
-    def __init__(self, name: str, file: Path, fields: FieldNames) -> None:
+    def __init__(self, name: str, file: Path, fields: FieldNames, read_as: Iterable[str] = ()) -> None:
         listing = read_listing(file)
+        if read_as:
+            set_read_as(listing, read_as)
         self.opened = {
-            one: sources.open_source(place_of(entry, file.parent), fields=fields)
+            one: sources.open_source(
+                place_of(entry, file.parent), fields=fields, read_as=entry.get("read_as", ())
+            )
             for one, entry in listing.items()
         }
         self.ids = {one: entry.get("ids", "") for one, entry in listing.items()}
@@ -116,19 +131,19 @@ class Several(Source):
             self.as_text = dict(Counter(self.as_text) + Counter(source.as_text))
 
     @classmethod
-    def open(cls, uri: str, rest: str, fields: FieldNames) -> Self:
-        return cls(uri, Path(rest).expanduser(), fields)
+    def open(cls, uri: str, rest: str, fields: FieldNames, read_as: Iterable[str] = ()) -> Self:
+        return cls(uri, Path(rest).expanduser(), fields, read_as)
 
     @classmethod
     def fingerprint(cls, rest: str) -> str | None:
         file = Path(rest).expanduser()
         listing = read_listing(file)
-        return json_digest(
-            {
-                name: [entry.get("ids", ""), digest_of(place_of(entry, file.parent))]
-                for name, entry in listing.items()
-            }
-        )
+        digests: dict[str, list[Any]] = {}
+        for name, entry in listing.items():
+            read_as = entry.get("read_as", [])
+            digest = digest_of(place_of(entry, file.parent), read_as)
+            digests[name] = [entry.get("ids", ""), digest, *([read_as] if read_as else [])]
+        return json_digest(digests)
 
     def documents(self) -> Iterator[Document | Problem]:
         for name, source in self.opened.items():
@@ -159,10 +174,8 @@ def _named(document: Document, name: str, ids: str) -> Document:
 def digest_of(path: str, read_as: Iterable[str] = ()) -> str:
     """The hash of a source's content; of a folder of documents, of those files that are read. `read_as` has ENDING=FORMAT
     pairs."""
-    if (own := sources.fingerprint(path)) is not None:
-        return own
     if sources.scheme_of(path) is not None:
-        return f"name:{path}"
+        return sources.fingerprint(path) or f"name:{path}"
     folder = Path(path)
     if not folder.exists():
         raise QontextError("the source is no longer there", place=path, remedy="Restore it, or remove it.")
@@ -201,7 +214,26 @@ def _is_read_below(folder: Path) -> bool:
     return folder.is_dir() and not is_artifact(folder) and sources.reads_below(folder)
 
 
-def parse(text: str, taken: Mapping[str, object]) -> tuple[str, str]:
+def free_prefix(name: str, listing: Listing, root: Path) -> str:
+    """The prefix of the ids of a new source: NAME/, unless ids of another source begin with it."""
+    bare = [Path(place_of(entry, root)) for entry in listing.values() if not entry.get("ids")]
+    taken = {entry.get("ids") for entry in listing.values()}
+    names = (name if number == 1 else f"{name}-{number}" for number in itertools.count(1))
+    return next(
+        f"{one}/"
+        for one in names
+        if f"{one}/" not in taken and not any((root / one).exists() for root in bare)
+    )
+
+
+def is_at(place: str, path: str) -> bool:
+    """True if both are the same file or folder, or the same name."""
+    if sources.scheme_of(place) is not None or sources.scheme_of(path) is not None:
+        return place == path
+    return os.path.realpath(Path(place).expanduser()) == os.path.realpath(Path(path).expanduser())
+
+
+def parse(text: str, taken: Container[str]) -> tuple[str, str]:
     """NAME=PATH, or PATH, which is named after its last part, → (name, path)."""
     name, sign, path = text.partition("=")
     if sign and _NAME.fullmatch(name) and path and not Path(text).exists():
