@@ -18,6 +18,7 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models import reference
 from qontext.models.reference import refer
+from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.searcher import Searcher
 
 PAGES = {
@@ -44,7 +45,7 @@ def adapted(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     return root
 
 
-def call(*arguments: str | Path, typed: str | None = None) -> tuple[int, str]:
+def call(*arguments: str | Path, typed: str | bytes | None = None) -> tuple[int, str]:
     done = CliRunner().invoke(cli.app, ["search", *map(str, arguments)], input=typed)
     return done.exit_code, done.stdout if done.exit_code == 0 else done.stderr
 
@@ -135,6 +136,16 @@ def test_questions_from_a_pipe(adapted: Path) -> None:
     ]
     code, shown = call(adapted, typed="who bakes bread?\n")
     assert code == 0 and "1. oven" in shown
+    code, said = call(adapted, typed=b"who bakes bread?\nm\xfchle\n")
+    assert code == 2 and "standard input:2: is not UTF-8 text" in said
+
+
+def test_conditions_of_two_searches_are_not_mixed(adapted: Path) -> None:
+    folder = AdaptedFolder(adapted)
+    guide, news = (folder.among((f"folder={name}",)) for name in ("guide", "news"))
+    masks = [rows(folder.lexical) for rows in (guide, news)]
+    assert all(mask is not None and mask.any() for mask in masks)
+    assert not (masks[0] & masks[1]).any()  # type: ignore[operator]
 
 
 def test_a_prompt_on_a_terminal(adapted: Path) -> None:

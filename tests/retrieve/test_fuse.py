@@ -65,6 +65,7 @@ def test_weights_are_for_their_rank_constant(runs: list[Path], tmp_path: Path) -
         ({"weights": [-1, 2]}, "weights must not be negative"),
         ({"weights": [0, 0]}, "weights must not be negative"),
         ({"weights": [1, 1], "tune": "qrels"}, "remove --weights"),
+        ({"tune": "qrels", "measure": "nDCG@10 MRR"}, "--measure names one measure"),
     ],
 )
 def test_bad_weights_are_told(
@@ -92,3 +93,5 @@ def test_runs_in_memory_are_fused_as_by_the_command(
         fuse(runs, [1.0])
     with pytest.raises(QontextError, match="at least two runs"):
         fuse(runs[:1])
+    with pytest.raises(QontextError, match="unknown method 'mean'"):
+        fuse(runs, method="mean")  # type: ignore[arg-type]

@@ -231,6 +231,8 @@ def test_a_key_is_for_one_host(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("print('half'); print('broken index', file=sys.stderr); sys.exit(3)", "exit code 3: broken index"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "exit code -9"),
+        ("while True: print('x' * 99_999)", "its answer to .* is larger than 8 MB"),
+        ("while True: print('x' * 99_999, file=sys.stderr)", "its answer to .* is larger than 8 MB"),
         ("print('some other text')", r"none of its results is a passage .*'some other text'"),
     ],
 )

@@ -89,6 +89,18 @@ def test_the_rest_of_the_run_may_follow(beir: Path, tiny_rerankers: list[Path], 
         assert all(a.score > b.score for a, b in pairwise(run[query][4:]))
 
 
+@pytest.mark.parametrize("keep_rest", [False, True])
+def test_a_run_without_results_stays_one(
+    beir: Path, tiny_rerankers: list[Path], tmp_path: Path, keep_rest: bool
+) -> None:
+    (tmp_path / "none.tsv").write_text("q\txyzzy\n")
+    form: dict[str, Any] = {"queries": tmp_path / "none.tsv", "passages": beir}
+    found = api.search(bm25=True, **form, out=tmp_path / "found")
+    out = api.rerank(found, reranker=tiny_rerankers[:1], keep_rest=keep_rest, **form, out=tmp_path / "out")
+    assert out.summary["pairs"] == 0 and not read_run(out.path)
+    assert not qontext.rerank(Run.of([]), {}, [], tiny_rerankers[0], keep_rest=keep_rest)
+
+
 def test_two_processes_share_the_work(
     beir: Path, tiny_rerankers: list[Path], tmp_path: Path, warm: Server
 ) -> None:

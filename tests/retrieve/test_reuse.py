@@ -101,3 +101,13 @@ def test_nothing_is_taken_from_vectors_made_otherwise(
     old = api.encode(file, encoder=tiny_encoder, out=tmp_path / "old")
     new = api.encode(file, encoder=tiny_encoder, reuse=old.path, out=tmp_path / "new", **changed)
     assert new.summary["encoded_now"] == 2
+
+
+def test_vectors_of_queries_are_taken_only_with_the_same_prompt(tmp_path: Path, tiny_encoder: Path) -> None:
+    (tmp_path / "q.tsv").write_text("q\tone two three\n")
+    form: dict[str, Any] = {"encoder": tiny_encoder, "kind": "query"}
+    old = api.encode(tmp_path / "q.tsv", **form, query_prompt="ask: ", out=tmp_path / "old")
+    for prompt, reused in (("ask: ", 1), ("find: ", 0)):
+        out = tmp_path / f"new-{reused}"
+        new = api.encode(tmp_path / "q.tsv", **form, query_prompt=prompt, reuse=old.path, out=out)
+        assert new.summary["reused"] == reused

@@ -81,6 +81,13 @@ def test_settings_without_effect_are_refused(settings: dict[str, Any], tmp_path:
     assert api.search(str(tmp_path / "saved"), QUESTION, max_length=None, query_prompt=None)
 
 
+@pytest.mark.parametrize("settings", [{"split": "test"}, {"limit": 5}, {"seed": 7}, {"shard": "0/2"}])
+def test_settings_of_runs_are_refused_with_a_question(settings: dict[str, Any], tmp_path: Path) -> None:
+    Searcher.build(PASSAGES).save(tmp_path / "saved")
+    with pytest.raises(QontextError, match=r"--[a-z]+ is for a run, not for a question"):
+        api.search(str(tmp_path / "saved"), QUESTION, **settings)
+
+
 def test_the_passages_are_an_artifact(tmp_path: Path) -> None:
     """Recorded, verified, and named as the input of the index; one process at a time writes the directory."""
     search, out = Searcher.build(PASSAGES), tmp_path / "saved"
@@ -130,6 +137,8 @@ def test_searchers_are_named_and_wrong_types_refused(tmp_path: Path) -> None:
     for call, message in (
         (lambda: search(["mill", "boat"]), "a question is a text, not a list"),
         (lambda: search.run(["mill"]), "expected queries as id → text, not a list"),
+        (lambda: search.search("mill", group="file"), "unknown group 'file'"),  # type: ignore[arg-type]
+        (lambda: search.search("mill\udce4"), "the question is not UTF-8 text"),
         (lambda: Searcher.build([{"_id": "a", "text": "mill"}]), "expected passages or texts, not dict"),  # type: ignore[list-item]
     ):
         with pytest.raises(QontextError, match=message):
@@ -147,6 +156,15 @@ def test_a_system_is_set_by_value_or_name(tiny_encoder: Path, tmp_path: Path) ->
     assert opened.system == System("start") and opened.run({"q": QUESTION}).ids.tolist() == (
         search.run({"q": QUESTION}).ids.tolist()
     )
+
+
+@pytest.mark.parametrize("system", ["hybrid-start", "tokens-start", "reranked-start"])
+def test_a_system_that_is_not_in_memory_is_refused(system: Any, tiny_encoder: Path, tmp_path: Path) -> None:
+    search = Searcher.build(PASSAGES, None if system == "hybrid-start" else tiny_encoder)
+    search.system = system
+    for call in (lambda: search(QUESTION), lambda: search.save(tmp_path / "saved")):
+        with pytest.raises(QontextError, match=f"passages in memory have no system '{system}'"):
+            call()
 
 
 def test_answers_are_short_and_a_table_in_a_notebook() -> None:

@@ -44,6 +44,16 @@ def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> No
     assert "computed" not in a.meta, "no model was there"
     with pytest.raises(QontextError, match="--analyzer is for passages, not for their index"):
         api.search(index, data=beir, analyzer="plain", out=tmp_path / "c")
+    asked = "grep {question} a"
+    for searched, settings, message in (
+        ({"index": index}, {"precision": "bf16"}, "--precision is for vectors, not for BM25"),
+        ({"index": index}, {"encoder": "a"}, "--encoder is for vectors, not for BM25"),
+        ({"bm25": True}, {"query_prompt": "a"}, "--query-prompt is for vectors, not for BM25"),
+        ({"system": asked}, {"k1": 1.2}, "--k1 is not for --system"),
+        ({"system": asked}, {"encoder": "a"}, "--encoder is not for --system"),
+    ):
+        with pytest.raises(QontextError, match=message):
+            api.search(**searched, **settings, data=beir, out=tmp_path / "c")
 
 
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from qontext.models.retriever import Retriever
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.batching import LARGEST
 from qontext.serve.pages import highlight
-from qontext.serve.passages import FieldFilter
+from qontext.serve.passages import FieldFilter, Passages
 from qontext.serve.service import Service
 from qontext.serve.systems import Opener, ServedSystem
 
@@ -87,6 +87,22 @@ def test_filters_return_the_best_of_what_they_accept(site: Running, system: str)
     only = search(site, query="storm", k=50, system=system, document=document)["results"][0]["hits"]
     assert {hit["document"] for hit in only} == {document}
     assert search(site, query="storm", system=system, folder="nort")["results"][0]["hits"] == []
+
+
+def test_a_folder_is_chosen_by_its_name_as_it_is(tmp_path: Path) -> None:
+    folders = ["guide", "other", "guide|other", "gui*", "gui*/deep"]
+    rows = [{"_id": f"d{n}", "text": f"A boat {n}.", "folder": name} for n, name in enumerate(folders)]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    split = api.split(tmp_path / "docs.jsonl", workers=1, out=tmp_path / "passages")
+    passages = Passages.read(str(split.path))
+    for name, numbers in (
+        ("guide", [0]),
+        ("guide|other", [2]),
+        ("gui*/", [3, 4]),
+        ("gui*/deep", [4]),
+        ("gui", []),
+    ):
+        assert passages.mask(FieldFilter(name)).nonzero()[0].tolist() == numbers, name
 
 
 @pytest.mark.parametrize("system", ["mine", "bm25", "vectors", "bm25/reranked"])

@@ -11,7 +11,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
-from mcp import Client, StdioServerParameters
+from mcp import Client, MCPError, StdioServerParameters
 from tests.serve.conftest import Running, Serve, World
 
 from qontext.serve.mcp import ANSWER_CHARACTERS, TEXT_CHARACTERS, describe
@@ -145,11 +145,40 @@ def test_an_agent_reads_on_asks_in_parts_and_names_places(tmp_path: Any) -> None
             assert "number 0" in (await ask("read", document=document, lines="1-5"))["text"]
             assert "Its headings" in await ask("read", document=document, heading="Ships")
             short = await ask("read", document=document, max_tokens=100)
-            assert len(short["text"]) <= 402 and short["next"] == 2
+            assert len(short["text"]) <= 402 and (short["next"], short["offset"]) == (2, 0)
             resource = await client.read_resource(f"qontext://document/{document}")
             assert "number 0" in resource.contents[0].text  # type: ignore[union-attr]
             prompt = await client.get_prompt("answer-with-citations", {"question": "Is it lit?"})
             assert "Is it lit?" in str(prompt.messages[0].content)
+
+    asyncio.run(main())
+    service.close()
+
+
+def test_all_pages_are_of_one_ranking(world: World) -> None:
+    from qontext.serve.mcp import build
+    from qontext.serve.verb import open_service
+
+    service = open_service(world.config("bm25"))
+    search, depths = service.search, []
+
+    async def recorded(system: Any, texts: list[str], k: int, only: Any) -> Any:
+        depths.append(k)
+        return await search(system, texts, k, only)
+
+    service.search = recorded  # type: ignore[method-assign, assignment]
+
+    async def main() -> None:
+        async with connected(build(service)) as client:
+            asked: dict[str, Any] = {"question": "boat", "k": 4}
+            page = (await client.call_tool("search", asked)).structured_content
+            number, _, key = page["cursor"].partition(".")
+            await client.call_tool("search", {**asked, "cursor": page["cursor"]})
+            assert number == "4" and len(depths) == 2 and len({*depths}) == 1, "the depth changes the ranking"
+            wrong = await client.call_tool("search", {**asked, "cursor": f"².{key}"})
+            assert "search again without it" in texts(wrong)
+            with pytest.raises(MCPError, match="there is no document 'nothing'"):
+                await client.read_resource("qontext://document/nothing")
 
     asyncio.run(main())
     service.close()
@@ -270,6 +299,12 @@ def test_texts_are_capped(world: World, tmp_path: Any) -> None:
             assert sum(len(r["text"]) for r in results) < ANSWER_CHARACTERS + 12 * 200
             read = (await client.call_tool("read", {"document": "d1"})).structured_content
             assert len(read["text"]) <= ANSWER_CHARACTERS + 2 and read["text"].endswith("…")
+            said = read["text"].removesuffix(" …")
+            while read["next"] is not None:
+                ahead = {"start": read["next"], "offset": read["offset"]}
+                read = (await client.call_tool("read", {"document": "d1", **ahead})).structured_content
+                said += read["text"].removesuffix(" …")
+            assert said == rows[1]["text"].strip(), "a passage beyond the limit is read on"
 
     asyncio.run(main())
     service.close()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -64,6 +66,39 @@ def test_a_changed_file_is_served_once_it_is_looked_at(docs: Path, tmp_path: Pat
         assert thread.look() is True, "whoever built the index"
         assert titles(service, "bread") == ["oven.md"] and titles(service, "flour") == ["mill.md"]
         assert thread.look() is False
+    finally:
+        service.close()
+
+
+def test_what_changed_since_it_was_opened_is_served(docs: Path, tmp_path: Path) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[docs], words=True)
+    service = served(out)
+    try:
+        (docs / "oven.md").write_text("The oven bakes bread.\n")
+        api.refresh(out, words=True)
+        assert follow(service, out, 60).look() is True and titles(service, "bread") == ["oven.md"]
+    finally:
+        service.close()
+
+
+def test_what_the_first_look_finds_is_watched(
+    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "made"
+    api.refresh(out, source=[docs], words=True)
+    (out / "stamps.json").unlink()
+    service, watched = served(out), []
+
+    def watch(*places: Path, **settings: Any) -> Any:
+        watched.extend(places)
+        (docs / "oven.md").write_text("The oven bakes bread.\n")  # before it is watched
+        yield set()
+
+    monkeypatch.setitem(sys.modules, "watchfiles", SimpleNamespace(watch=watch))
+    try:
+        follow(service, out, None).run()
+        assert watched == [docs, out] and titles(service, "bread") == ["oven.md"]
     finally:
         service.close()
 

@@ -77,6 +77,8 @@ def test_what_cannot_be_served(world: World, tmp_path: Path) -> None:
     assert "contains no encoder" in refused(world, "bm25", reranker=("data",))
     assert "a collection is a folder" in refused(world, "bm25", data="docs.jsonl")
     assert "split" in refused(world, "bm25", data="data", split="nothing")
+    assert "not a length of time" in refused(world, refresh="soon")
+    assert "both --refresh and --watch" in refused(world, refresh="60s", watch=True)
     (tmp_path / "adapting").mkdir()
     (tmp_path / "adapting" / "plan.json").write_text("{}")
     assert "of adapt is not finished" in refused(world, str(tmp_path / "adapting"))

@@ -239,8 +239,7 @@ class AdaptedFolder:
             )
         self.about, self._reading, self.folder = _read(self.root)
         self.system, self.read_tokens = System.parse(self.about["system"]), self.about["read_tokens"]
-        self._where: tuple[str, ...] = ()
-        self._masks: dict[int, Mask] = {}
+        self._last_masks: tuple[tuple[str, ...], dict[int, Mask]] = ((), {})
 
     def __str__(self) -> str:
         return str(self.root)
@@ -273,8 +272,7 @@ class AdaptedFolder:
         """The index of BM25."""
         from qontext.retrieve.index.load import open_index
 
-        index = open_index(self.folder / "bm25")[0]
-        return cast("LexicalIndex", index)
+        return cast("LexicalIndex", open_index(self.folder / "bm25")[0])
 
     @cached_property
     def index(self) -> Index:
@@ -328,13 +326,15 @@ class AdaptedFolder:
 
         if not where:
             return everything
-        if self._where != where:
-            self._masks, self._where = {}, where
+        known, masks = self._last_masks
+        if known != where:
+            masks = {}
+            self._last_masks = (where, masks)
 
         def rows(index: Index) -> Mask:
-            if id(index) not in self._masks:
-                self._masks[id(index)] = mask(where, index.ids, self.folder / "passages")
-            return self._masks[id(index)]
+            if id(index) not in masks:
+                masks[id(index)] = mask(where, index.ids, self.folder / "passages")
+            return masks[id(index)]
 
         return rows
 

@@ -124,9 +124,14 @@ def converse(searcher: Searcher, how: Asking) -> dict[str, Any]:
 def _questions() -> Iterator[str]:
     """The non-empty lines of the input; on a terminal with a prompt, line editing and a history."""
     if not sys.stdin.isatty():
-        for line in sys.stdin:
-            if line.strip():
-                yield line.strip()
+        for number, line in enumerate(sys.stdin.buffer, start=1):
+            try:
+                question = line.decode("utf-8-sig").strip()
+            except UnicodeDecodeError as error:
+                place = f"standard input:{number}"
+                raise QontextError(f"is not UTF-8 text: {error.reason}", place=place) from None
+            if question:
+                yield question
         return
     with contextlib.suppress(ImportError):  # Python may be built without it
         import readline  # noqa: F401 -- gives `input` its history

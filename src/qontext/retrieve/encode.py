@@ -147,6 +147,7 @@ class Encode(Parts[EncodeConfig]):
         if config.window is not None:
             self.packed = WindowEncoder(self.retriever, config.window)
         settings = {"storage": config.storage, "window": config.window, "tokens": config.tokens}
+        settings["kind"] = config.kind
         self.properties = properties_of(self.retriever, **settings)
         self.earlier = Earlier(config.reuse, config.kind, self.properties)
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
 
-from pydantic import Field, FiniteFloat
+from pydantic import Field, FiniteFloat, model_validator
 
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, choose
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -52,13 +52,21 @@ class FuseConfig(StageConfig):
     """Measure to maximize in tuning."""
 
     steps: int = Field(10, ge=1, le=100)
-    """Grid resolution of tuning: weights are multiples of 1 / grid."""
+    """Grid resolution of tuning: weights are multiples of 1 / steps."""
 
     rank_constant: float = Field(60, ge=0)
     """Constant added to ranks by rrf."""
 
     k: int = Field(1_000, ge=1)
     """Passages per query."""
+
+    @model_validator(mode="after")
+    def _one_measure(self) -> Self:
+        from qontext.evaluation.measures import parse
+
+        if self.tune is not None and len(parse(self.measure)) != 1:
+            raise QontextError(f"--measure names one measure to tune for, not {self.measure!r}")
+        return self
 
 
 def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
@@ -101,6 +109,7 @@ def fuse(
     """
     from qontext.data.load import as_run
 
+    choose(method, get_args(Method), "method")
     opened = [as_run(one) for one in runs]
     if len(opened) < 2:
         raise QontextError("fusion needs at least two runs", remedy="Add another run.")

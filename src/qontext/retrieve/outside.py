@@ -19,6 +19,7 @@ import shlex
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
@@ -114,13 +115,10 @@ def remember(texts: Sequence[str]) -> None:
 
 def probe(spec: str, question: str) -> float:
     """Ask one question; returns the seconds that it took. What cannot be asked is an error before any other work."""
-    system = open_outside(spec)
-    try:
+    with contextlib.closing(open_outside(spec)) as system:
         started = time.monotonic()
         system.ask(question, 10)
         return time.monotonic() - started
-    finally:
-        system.close()
 
 
 def check(spec: str) -> None:
@@ -162,10 +160,8 @@ def _is_in_code(words: Sequence[str]) -> bool:
             return any("{question}" in word and before != "-v" for before, word in pairs)
         if _INTERPRETER.fullmatch(name):
             for code in (place for place, word in enumerate(after) if _CODE.match(word)):
-                last = next(
-                    (place for place in range(code + 1, len(after)) if after[place][0:1] != "-"), code
-                )
-                if any("{question}" in word for word in after[code : last + 1]):
+                values = [place for place in range(code + 1, len(after)) if after[place][0:1] != "-"]
+                if any("{question}" in word for word in after[code : [*values, code][0] + 1]):
                     return True
     return False
 
@@ -207,34 +203,52 @@ class OutsideCommand(Outside):
     def ask(self, question: str, k: int) -> list[Result]:
         filled = {"{question}": question, "{k}": str(k)}
         words = [re.sub(r"\{question\}|\{k\}", lambda m: filled[m[0]], word) for word in _words(self.spec)]
-        own: dict[str, Any] = {"start_new_session": True} if os.name == "posix" else {}
         try:
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={**os.environ, QUESTION: question}, **own,
+                env={**os.environ, QUESTION: question}, start_new_session=os.name == "posix",
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise QontextError(f"cannot be run: {error}", place=self.spec) from None
         try:
-            output, errors = process.communicate(question.encode() + b"\n", timeout=SECONDS)
-        except subprocess.TimeoutExpired:
-            _end(process)
-            raise QontextError(
-                f"gave no answer to {question!r} within {SECONDS:g} s", place=self.spec
-            ) from None
+            output, errors = self._heard(process, question)
         except BaseException:
             _end(process)
             raise
-        if len(output) > LARGEST:
-            raise QontextError(
-                f"its answer to {question!r} is larger than {LARGEST >> 20} MB", place=self.spec
-            )
         said = errors.decode("utf-8", "replace").strip()
         # Without a message, as of grep, the code says that nothing was found; a signal never does.
         if process.returncode < 0 or (process.returncode and said):
             last = f": {shorten(said.splitlines()[-1], 300)}" if said else ""
             raise QontextError(f"failed with the exit code {process.returncode}{last}", place=self.spec)
         return parse(output.decode("utf-8", "replace"))[:k]
+
+    def _heard(self, child: subprocess.Popen[bytes], question: str) -> list[bytes]:
+        """The two outputs of the command, which is ended once one of them is too large."""
+        heard = [b"", b""]
+
+        def write(pipe: Any) -> None:
+            with contextlib.suppress(OSError), pipe:
+                pipe.write(question.encode(errors="replace") + b"\n")
+
+        def read(number: int, pipe: Any) -> None:
+            with pipe:
+                heard[number] = pipe.read(LARGEST + 1)
+            if len(heard[number]) > LARGEST:
+                _end(child)
+
+        tasks: Any = [(write, child.stdin), (read, 0, child.stdout), (read, 1, child.stderr), (child.wait,)]
+        calls = [threading.Thread(target=task, args=args, daemon=True) for task, *args in tasks]
+        for call in calls:
+            call.start()
+        until = time.monotonic() + SECONDS
+        for call in calls:
+            call.join(max(0.0, until - time.monotonic()))
+        problem = f"gave no answer to {question!r} within {SECONDS:g} s"
+        if max(map(len, heard)) > LARGEST:
+            problem = f"its answer to {question!r} is larger than {LARGEST >> 20} MB"
+        elif not any(call.is_alive() for call in calls):
+            return heard
+        raise QontextError(problem, place=self.spec)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -310,11 +324,7 @@ class Tool(Outside):
 
     def _chosen(self, tools: Mapping[str, Any], tool: str | None) -> tuple[str, str, str | None, int | None]:
         """The tool, and its arguments for the question and for the number of results, with its maximum."""
-        names = (
-            [tool]
-            if tool
-            else [name for name in sorted(tools, key=lambda n: n != "search") if "search" in name]
-        )
+        names = [tool] if tool else sorted((n for n in tools if "search" in n), key=lambda n: n != "search")
         if not names or names[0] not in tools:
             raise QontextError(
                 f"has no tool {tool!r}" if tool else "has no tool with 'search' in its name", place=self.spec,
@@ -322,9 +332,8 @@ class Tool(Outside):
             )  # fmt: skip
         schema: Mapping[str, Any] = tools[names[0]].input_schema
         properties = schema.get("properties", {})
-        required = [
-            name for name in schema.get("required", ()) if properties.get(name, {}).get("type") == "string"
-        ]
+        types = {name: properties.get(name, {}).get("type") for name in schema.get("required", ())}
+        required = [name for name, kind in types.items() if kind == "string"]
         question = next((name for name in (*self._QUESTIONS, *required) if name in properties), None)
         if question is None:
             raise QontextError(f"its tool {names[0]} has no argument for a question", place=self.spec)
@@ -339,9 +348,8 @@ class Tool(Outside):
             reply = self._portal.call(self._client.call_tool, self.tool, arguments)
         texts = [part.text for part in reply.content if getattr(part, "text", None)]
         if reply.is_error:
-            raise QontextError(
-                f"does not answer {question!r}: {shorten(' '.join(texts), 300)}", place=self.spec
-            )
+            said = shorten(" ".join(texts), 300)
+            raise QontextError(f"does not answer {question!r}: {said}", place=self.spec)
         if reply.structured_content is not None and (found := list(results_of(reply.structured_content))):
             return found[:k]
         return [result for text in texts for result in parse(text)][:k]
@@ -367,9 +375,8 @@ def _words(command: str) -> list[str]:
     try:
         words = shlex.split(command) if os.name != "nt" else _windows_words(command)
     except ValueError as error:
-        raise QontextError(
-            f"is not a command: {str(error).lower()}", place=command, remedy=_EXAMPLE
-        ) from None
+        said = str(error).lower()
+        raise QontextError(f"is not a command: {said}", place=command, remedy=_EXAMPLE) from None
     if not words:
         raise QontextError("the command is empty", remedy=_EXAMPLE)
     return words

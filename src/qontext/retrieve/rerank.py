@@ -234,9 +234,8 @@ def _read_scores(work: Workdir, parts: Sequence[Part]) -> Any:
     """The scores of all parts, one after the other."""
     import numpy as np
 
-    return np.concatenate(
-        [read_array(work.path / part.name, "f", shape=(part.last - part.first,)) for part in parts]
-    )
+    scores = [read_array(work.path / part.name, "f", shape=(part.last - part.first,)) for part in parts]
+    return np.concatenate([np.zeros(0), *scores])
 
 
 def _candidates(config: RerankConfig) -> tuple[Any, Any]:

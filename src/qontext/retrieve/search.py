@@ -21,7 +21,16 @@ from qontext.retrieve import answers
 from qontext.retrieve.adapted import is_adapted
 from qontext.retrieve.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import compute_vectors, is_documents
-from qontext.retrieve.searched import WORDS, Indexed, Recommended, SearchConfig, open_asked, open_searcher
+from qontext.retrieve.searched import (
+    OF_RUNS,
+    WORDS,
+    Indexed,
+    Recommended,
+    SearchConfig,
+    open_asked,
+    open_searcher,
+    refuse,
+)
 from qontext.retrieve.searcher import Answer, Answers
 
 if TYPE_CHECKING:
@@ -133,6 +142,7 @@ def ask(config: SearchConfig) -> dict[str, Any]:
     """Print the best passages for one question, or for those from a prompt."""
     if config.question is None:
         raise QontextError("search needs --out, the output directory")
+    refuse(config, OF_RUNS, "is for a run, not for a question")
     searcher = open_searcher(config)
     k = config.k if "k" in config.model_fields_set else answers.SHOWN
     how = answers.Asking(config, k, config.where, config.group)

@@ -31,11 +31,13 @@ if TYPE_CHECKING:
     from qontext.retrieve.matching import Asked
 
 
-OF_OTHERS = (
-    *("passages", "untied", "max_length", "query_prompt", "precision", "scoring"),
-    *Bm25Options.model_fields,
-)
+OF_ENCODERS = ("untied", "max_length", "query_prompt", "precision", "scoring")
+"""The settings of searches that need vectors, besides the encoder."""
+OF_OTHERS = ("passages", *OF_ENCODERS, *Bm25Options.model_fields)
 """The settings of searches that a directory of `adapt` does not have."""
+OF_RUNS = ("data", "split", "queries", "limit", "seed", *PartsConfig.model_fields)
+"""The settings of runs that a question does not have."""
+WITHOUT_ENCODER = "is for vectors, not for BM25"
 WORDS = ".bm25"
 """The index of passages that are searched without one; hidden, since it is no part of the result."""
 
@@ -129,6 +131,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
                 raise QontextError(
                     "--system is asked itself", remedy="Leave out the index, --bm25 and --where."
                 )
+            refuse(self, ("encoder", *OF_ENCODERS, *Bm25Options.model_fields), "is not for --system")
         return self
 
     @model_validator(mode="before")
@@ -197,14 +200,14 @@ def open_searcher(config: SearchConfig) -> Searcher:
             place=directory,
             remedy=f"Ask at the page of 'qontext serve {directory}', or search it with --queries FILE --out RUN.",
         )
-    _refuse(config, OF_OTHERS, "is not for a directory of adapt, which is searched as it was made", directory)
+    refuse(config, OF_OTHERS, "is not for a directory of adapt, which is searched as it was made", directory)
     searcher = Searcher(directory, device=config.device, encoder=config.encoder)
     if config.bm25:
         searcher.system = System(words=True)
     return searcher
 
 
-def _refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path) -> None:
+def refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path | None = None) -> None:
     """Refuse settings that would have no effect."""
     for name in names:
         if name in config.model_fields_set and getattr(config, name) is not None:
@@ -222,9 +225,12 @@ def _ranker(config: SearchConfig, work: Workdir) -> IndexRanker:
             raise QontextError(
                 "nothing to search is specified", remedy="Name vectors or an index, or pass --bm25."
             )
+        refuse(config, ("encoder", *OF_ENCODERS), WITHOUT_ENCODER)
         return IndexRanker(_words(config, work))
     index, entry = open_index(config.index, How(config.device, config.scoring))
-    _refuse(config, Bm25Options.model_fields, "is for passages, not for their index", config.index)
+    refuse(config, Bm25Options.model_fields, "is for passages, not for their index", config.index)
+    if entry is None:
+        refuse(config, ("encoder", *OF_ENCODERS), WITHOUT_ENCODER, config.index)
     if config.scoring != "fp32":
         _check_coarse(index, config)
     if config.bm25 and index.reads != "texts":

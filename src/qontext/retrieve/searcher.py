@@ -8,11 +8,11 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from qontext.data.places import Found, Place
 from qontext.frame import html
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, choose, printable
 from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
 from qontext.retrieve.ask.in_memory import InMemory
@@ -214,6 +214,8 @@ class Searcher:
             )
         if not question.strip():
             raise QontextError("the question is empty")
+        if printable(question) != question:
+            raise QontextError(f"the question is not UTF-8 text: {question!r}")
         hits = self.run({"q": question}, k, where, group=group).get("q", [])
         among = self.collection.among(tuple(where))
         text = text_of(question)
@@ -294,6 +296,7 @@ class Searcher:
         from qontext.data.runs import check_depth
 
         check_depth(k)
+        choose(group, get_args(GroupBy), "group")
         among = self.collection.among(tuple(where))
         depth = max(k if group == "passage" else DEEPER * k, CANDIDATES)
         run = rank(SystemParts.of(self.collection), queries, depth, among)

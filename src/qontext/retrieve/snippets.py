@@ -148,14 +148,15 @@ def _best(question: str, units: list[str], analyzer: str, rarity: Rarity | None)
 
 def _joined(text: str, units: list[tuple[int, int]]) -> str:
     """Sentences one after the other. Code keeps its lines, and paragraphs, headings and items begin one."""
-    shown, was_code, before = "", False, 0
+    shown: list[str] = []
+    was_code, before = False, 0
     for begin, end in units:
         lines = [line.rstrip() for line in text[begin:end].split("\n") if line.strip()]
         is_code = sum(bool(_CODE.search(line)) for line in lines) * 2 > len(lines)
         gap = text[before:begin].count("\n")
-        breaks = gap > 1 or (gap == 1 and (is_code or was_code or not _CLOSED.search(shown)))
+        breaks = gap > 1 or (gap == 1 and (is_code or was_code or not (shown and _CLOSED.search(shown[-1]))))
         if shown:
-            shown += "\n" if breaks else " "
-        shown += "\n".join(lines) if is_code else " ".join(text[begin:end].split())
+            shown.append("\n" if breaks else " ")
+        shown.append("\n".join(lines) if is_code else " ".join(text[begin:end].split()))
         was_code, before = is_code, end
-    return textwrap.dedent(shown)
+    return textwrap.dedent("".join(shown))

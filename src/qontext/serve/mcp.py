@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from qontext import __version__
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.hashes import json_digest
+from qontext.retrieve.rankers import CANDIDATES
 from qontext.serve.passages import FieldFilter, Passages
 from qontext.serve.reading import CHARACTERS_PER_TOKEN, Reading, cut
 from qontext.serve.reading import read as reading
@@ -20,7 +21,9 @@ from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 
-TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS, DEEPEST = 2_000, 20_000, 20, 200
+TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS = 2_000, 20_000, 20
+DEEPEST = CANDIDATES
+"""Passages on all pages: as many as every system ranks at least, so that each page is of the same ranking."""
 
 
 class FoundPassage(BaseModel):
@@ -46,7 +49,7 @@ class FoundPassage(BaseModel):
 class SearchResults(BaseModel):
     results: list[FoundPassage]
     cursor: str | None = None
-    """An argument of the same search, for the next passages; none if there are no more."""
+    """An argument of the same search, for the next passages; none if there are no more, or after 100 passages."""
 
 
 class SubQuery(BaseModel):
@@ -100,7 +103,8 @@ def build(service: Service) -> Any:
             "read",
             "Read a document",
             "Return the text of a document by its id, as returned by search: all of it, some lines, what stands under a "
-            "heading, or a page. A long text is truncated: `next` is then the passage to continue from.",
+            "heading, or a page. A long text is truncated: `next` is then the passage to continue from (start), and "
+            "`offset` the number of its characters that were read.",
         ),
         (
             "sources",
@@ -146,7 +150,7 @@ def _search(service: Service) -> Callable[..., Any]:
         key = _key(system, text, only)
         first = _offset(cursor, key)
         try:
-            hits = (await service.search(system, [text], first + k + 1, only)).hits[0]
+            hits = (await service.search(system, [text], DEEPEST, only)).hits[0]
             shown = hits[first : first + k]
             found = await service.explain(system, text, shown, only) if explain else []
         except QontextError as error:
@@ -156,7 +160,7 @@ def _search(service: Service) -> Callable[..., Any]:
         )
         for result, one in zip(results, found):
             result.evidence = one.as_json()
-        more = len(hits) > first + k and first + k < DEEPEST
+        more = len(hits) > first + k
         return SearchResults(results=results, cursor=f"{first + k}.{key}" if more else None)
 
     return search
@@ -185,7 +189,8 @@ def _offset(cursor: str | None, key: str) -> int:
     if cursor is None:
         return 0
     number, _, own = cursor.partition(".")
-    if own != key or not number.isdigit() or int(number) > DEEPEST:
+    is_number = number.isascii() and number.isdigit()
+    if own != key or not is_number or int(number) > DEEPEST:
         raise ToolError("The cursor is of another search, or the documents changed: search again without it.")
     return int(number)
 
@@ -196,6 +201,7 @@ def _read(service: Service) -> Callable[..., Any]:
     async def read(
         document: Annotated[str, Field(description="The id of a document, as search returns it.")],
         start: Annotated[int, Field(description="The passage to start from.", ge=1)] = 1,
+        offset: Annotated[int, Field(description="Characters of that passage to skip.", ge=0)] = 0,
         lines: Annotated[str | None, Field(description="Only these lines, such as 12-40.")] = None,
         heading: Annotated[str | None, Field(description="Only what stands under this heading.")] = None,
         page: Annotated[int | None, Field(description="Only this page.", ge=1)] = None,
@@ -203,9 +209,8 @@ def _read(service: Service) -> Callable[..., Any]:
     ) -> Reading:
         most = min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
         try:
-            return reading(
-                service, document, start=start, lines=lines, heading=heading, page=page, characters=most
-            )
+            part: dict[str, Any] = {"lines": lines, "heading": heading, "page": page}
+            return reading(service, document, start=start, offset=offset, **part, characters=most)
         except QontextError as error:
             raise ToolError(str(error)) from None
 
@@ -214,6 +219,7 @@ def _read(service: Service) -> Callable[..., Any]:
 
 def _add_resources(server: Any, service: Service) -> None:
     """Documents by their ids, and how to answer with citations."""
+    from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
     @server.resource(  # type: ignore[untyped-decorator]
         "qontext://document/{+document}",
@@ -223,7 +229,10 @@ def _add_resources(server: Any, service: Service) -> None:
         mime_type="text/plain",
     )
     def document(document: str) -> str:
-        return reading(service, document, characters=ANSWER_CHARACTERS).text
+        try:
+            return reading(service, document, characters=ANSWER_CHARACTERS).text
+        except QontextError as error:
+            raise ResourceNotFoundError(str(error)) from None
 
     @server.prompt(  # type: ignore[untyped-decorator]
         name="answer-with-citations",

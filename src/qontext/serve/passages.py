@@ -174,23 +174,33 @@ class Passages:
         return self._masks[only]
 
     def _accepted(self, only: FieldFilter) -> Mask:
-        conditions = list(only.where)
         accepted = np.ones(len(self), bool)
         if only.document:
             code = self._by_document.find(only.document)
             accepted &= self._codes == (-1 if code is None else code)
         if only.folder and self._has_folders:
-            conditions.append(f"folder={only.folder}")
+            accepted &= self._within(only.folder.rstrip("/"))
         elif only.folder:
             below = pc.starts_with(self._documents, only.folder.rstrip("/") + "/")
             accepted &= below.to_numpy(zero_copy_only=False)[self._codes]
-        if conditions:
+        if only.where:
             ids = self._ids.to_numpy(zero_copy_only=False)
             try:
-                accepted &= mask(conditions, ids, self.name)
+                accepted &= mask(only.where, ids, self.name)
             except QontextError as error:  # clients do not learn where files are
                 raise QontextError(error.message, remedy=error.remedy) from None
         return accepted
+
+    def _within(self, folder: str) -> Mask:
+        """[P] which passages are in this folder or below it, according to their metadata."""
+        chosen = []
+        for text in self._metadata:
+            own = parsed(text, Path(self.name)).get("folder") or []
+            if any(f"{name}/".startswith(f"{folder}/") for name in (own if isinstance(own, list) else [own])):
+                chosen.append(text)
+        assert self._places is not None
+        within: Mask = pc.is_in(self._places["metadata"], value_set=pa.array(chosen, pa.string())).to_numpy()
+        return within
 
     @cached_property
     def _metadata(self) -> Counter[str]:

@@ -14,6 +14,8 @@ from qontext.serve.systems import ServedSystem
 
 CHARACTERS_PER_TOKEN = 4
 """A cautious mean for English; what matters is that an answer has a limit."""
+CUT = " …"
+"""The sign of text that was left out."""
 _LINES = re.compile(r"\s*(\d+)\s*(?:[-–:]\s*(\d+)\s*)?")
 
 
@@ -25,6 +27,8 @@ class Reading(BaseModel):
     """The number of passages of the document."""
     next: int | None = None
     """The passage to continue from, if the text was truncated."""
+    offset: int = 0
+    """The characters of that passage that were read, if it is longer than the limit."""
     place: str = ""
     """The place where the text begins: file or URL, headings, and page, cell or line, if known."""
 
@@ -34,12 +38,14 @@ def read(
     document: str,
     *,
     start: int = 1,
+    offset: int = 0,
     lines: str | None = None,
     heading: str | None = None,
     page: int | None = None,
     characters: int,
 ) -> Reading:
-    """The passages of a document from one on, or those that have these lines, stand under this heading, or on this page."""
+    """The passages of a document from one on, or those that have these lines, stand under this heading, or on this page;
+    without so many characters of the passage to start from."""
     passages_of_it = service.document(document)
     system = next(one for one in service.systems.values() if one.passages.numbers_of(document))
     numbers = system.passages.numbers_of(document)
@@ -50,27 +56,32 @@ def read(
     if not wanted:
         raise QontextError(_nothing(lines, heading, page, places))
     texts: list[str] = []
-    length, following = 0, None
+    length, following, ahead = 0, None, 0
     for number in wanted:
-        text = passages_of_it[number].text
+        skipped = offset if number == start - 1 else 0
+        text = passages_of_it[number].text[skipped:]
         length += len(text)
         if texts and length > characters:
             following = number + 1
             break
         texts.append(cut(text, characters))
+        if len(text) > characters:
+            following, ahead = number + 1, skipped + len(texts[-1]) - len(CUT)
+            break
     return Reading(
         document=document,
         title=passages_of_it[0].title,
         text="\n\n".join(texts),
         passages=len(numbers),
         next=following,
+        offset=ahead,
         place=_place(system, numbers[wanted[0]]),
     )
 
 
 def cut(text: str, limit: int) -> str:
     """The beginning of a text that is longer, in whole words."""
-    return text if len(text) <= limit else text[:limit].rsplit(" ", 1)[0] + " …"
+    return text if len(text) <= limit else (text[:limit].rsplit(" ", 1)[0] or text[:limit]) + CUT
 
 
 def _is_wanted(place: Place, lines: str | None, heading: str | None, page: int | None) -> bool:

@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from qontext.adapt.follow import has_changed, watched
 from qontext.frame import log, trust
@@ -58,7 +59,6 @@ class Refresher(threading.Thread):
     ) -> None:
         super().__init__(name="qontext-refresh", daemon=True)
         self.service, self.roots, self.open_all, self.every = service, roots, open_all, every
-        self.served = {root: index_of(root) for root in roots}
         self.done = threading.Event()
         self._problems: dict[Path, str] = {}
 
@@ -74,13 +74,17 @@ class Refresher(threading.Thread):
         for root in self.roots:
             if has_changed(root):
                 self._index(root)
-        now = {root: index_of(root) for root in self.roots}
-        if now == self.served:
+        if self._served() == {index_of(root) for root in self.roots}:
             return False
         self.service.replace(self.open_all())
-        self.served = now
-        log.note(f"Serving what changed: {', '.join(folder.name for folder in now.values())}.")
+        names = sorted(folder.name for folder in self._served())
+        log.note(f"Serving what changed: {', '.join(names)}.")
         return True
+
+    def _served(self) -> set[Path]:
+        """The indexes of the directories of `adapt` that are open, whatever is on disk by now."""
+        opened = (system.directory for system in self.service.systems.values())
+        return {one.folder for one in opened if one is not None}
 
     def stop(self) -> None:
         self.done.set()
@@ -94,10 +98,14 @@ class Refresher(threading.Thread):
             return
         from watchfiles import watch
 
+        yield  # the first look records the sources
         places = [place for root in self.roots for place in (*watched(root), root)]
-        yield
-        for _changes in watch(*places, stop_event=self.done, debounce=SETTLE_MS, recursive=True):
-            yield
+        how: dict[str, Any] = {"debounce": SETTLE_MS, "recursive": True, "yield_on_timeout": True}
+        is_first = True
+        for changes in watch(*places, stop_event=self.done, **how):
+            if changes or is_first:  # and what changed before it was watched
+                yield
+            is_first = False
 
     def _index(self, root: Path) -> None:
         """Run `qontext refresh`; a problem is reported once, not at every look."""

@@ -6,9 +6,9 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qontext.frame import log
 from qontext.frame.config import ComputeConfig, Input, existing
@@ -73,6 +73,16 @@ class ServeConfig(ComputeConfig):
 
     log_queries: bool = False
     """Log the text of queries. By default it is not logged."""
+
+    @model_validator(mode="after")
+    def _is_refreshed_once(self) -> Self:
+        if self.refresh is not None:
+            from qontext.serve.refresh import seconds_of
+
+            seconds_of(self.refresh)
+            if self.watch:
+                raise QontextError("both --refresh and --watch are specified", remedy="Remove one of them.")
+        return self
 
 
 def run(config: ServeConfig) -> dict[str, Any]:

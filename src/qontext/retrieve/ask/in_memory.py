@@ -59,6 +59,12 @@ class InMemory:
 
     def ranker(self) -> Ranker:
         """The ranker of `system`."""
+        own = self.encoder is not None
+        if self.system.tokens or self.system.reranked or (self.system.encoder is not None and not own):
+            raise QontextError(
+                f"passages in memory have no system {self.system.name!r}",
+                remedy="Choose from: " + ("start, hybrid-start, bm25." if own else "bm25."),
+            )
         if self.system.words and self.system.encoder is not None:
             return Fused((self.words, self.dense), WEIGHTS)
         return self.words if self.system.words else self.dense
@@ -75,6 +81,7 @@ class InMemory:
         """Write what a directory of `adapt` needs to be searched; its encoder is referred to."""
         from qontext.frame import locks
 
+        self.ranker()  # refuses a system that is not there
         _refuse_content(root)  # no lock is left in it
         with locks.lock(root):
             _refuse_content(root)

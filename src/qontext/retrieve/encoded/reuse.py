@@ -13,6 +13,7 @@ from qontext.data import records
 from qontext.data.passage import Passage
 from qontext.frame import artifacts
 from qontext.frame.hashes import hash64, json_digest
+from qontext.models.folder import TextKind
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed
 from qontext.retrieve.encoded.vectors import Vectors, open_vectors, representation_of
@@ -130,10 +131,15 @@ class Earlier:
 
 
 def properties_of(
-    retriever: Any, storage: str, window: int | None = None, *, tokens: bool = False
+    retriever: Any,
+    storage: str,
+    window: int | None = None,
+    *,
+    tokens: bool = False,
+    kind: TextKind = "passage",
 ) -> dict[str, Any]:
-    """The settings that determine vectors, and with `tokens` the bytes of each token's bits, for the summary and for
-    reuse."""
+    """The settings that determine vectors of this kind of texts, and with `tokens` the bytes of each token's bits, for the
+    summary and for reuse."""
     return {
         **({} if window is None else {"representation": "windows", "window": window}),
         **({"token_bytes": -(-retriever.width // 8)} if tokens else {}),
@@ -148,14 +154,14 @@ def properties_of(
         "computed_in": str(retriever.dtype).removeprefix("torch."),
         "weights": weights_hash(retriever.modules()),
         "tokenizer": tokenizer_hash(retriever),
-        **_read_with(retriever),
+        **_read_with(retriever, kind),
         "storage": storage,
     }
 
 
-def _read_with(retriever: Any) -> dict[str, str]:
-    """The prompt of passages, if there is one, and the attention of a decoder that was made bidirectional."""
-    prompt = retriever.layout.prompt("passage")
+def _read_with(retriever: Any, kind: TextKind) -> dict[str, str]:
+    """The prompt of these texts, if there is one, and the attention of a decoder that was made bidirectional."""
+    prompt = retriever.layout.prompt(kind)
     both = getattr(retriever.config.get_text_config(), "is_causal", None) is False
     return {**({"prompt": prompt} if prompt else {}), **({"attention": "bidirectional"} if both else {})}
 
