@@ -161,3 +161,15 @@ def test_an_encoder_of_one_vector_teaches_its_similarities(
 def test_what_cannot_teach_is_refused(finetune: Finetune, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="--batch-teacher-weight needs --batch-teacher"):
         finetune(tmp_path / "out", batch_teacher_weight=0.5)
+
+
+def test_an_untied_pair_teaches_with_both_halves(finetune: Finetune, tmp_path: Path) -> None:
+    pair = finetune(tmp_path / "pair", untied=True, steps=3, query_length=9, precision="fp32").path
+    model = Retriever(pair, device="cpu", precision="fp32")
+    teacher, texts = BatchTeacher(model, 1.0), ["a river", "River stone. " * 30]
+    assert teacher.reader().lengths == (9, 24)
+    kinds: tuple[TextKind, ...] = ("query", "passage")
+    for kind in kinds:
+        ids, mask = (torch.from_numpy(part) for part in pad(model.of(kind).tokenize(texts, kind), 0))
+        rows = Texts(ids, mask, kind == "query", Padded(ids, mask), row_keys=np.zeros(2, np.uint64))
+        np.testing.assert_allclose(teacher.represent(rows), model.encode(texts, kind), atol=1e-5)

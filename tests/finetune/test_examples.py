@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
+from qontext.finetune.negatives.selection import mine
 from qontext.frame.errors import QontextError
 
 
@@ -107,3 +109,11 @@ def test_groups_that_cannot_be_trained_on_are_refused() -> None:
         examples(Group("q", "text", [], ["n"]))
     with pytest.raises(QontextError, match="the query 'q' has no text"):
         examples(Group("q", " ", ["p"], ["n"]))
+
+
+def test_negatives_without_a_score_are_dropped_where_no_positive_has_one() -> None:
+    run = Run.of([Hit("q", name, 9.0 - number) for number, name in enumerate(("p", "a", "b", "c"))])
+    scores = Run.of([Hit("q", "b", 1.0)])
+    judged: dict[str, dict[str, int]] = {"q": {"p": 1}}
+    (group,) = mine(run, judged, {"q": "a question"}, scores=scores, margin=1.0)
+    assert group.negatives == ["b"]

@@ -15,6 +15,8 @@ from tests.finetune.test_run import apart, losses
 from qontext import api
 from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
+from qontext.finetune.config import FinetuneConfig
+from qontext.finetune.run import open_representation
 from qontext.frame.errors import QontextError
 from qontext.models.folder import read_layout
 from qontext.models.representations import REPRESENTATIONS
@@ -154,3 +156,30 @@ def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_pa
     vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
     with pytest.raises(QontextError, match=f"holds the representation '{kind}', not one vector"):
         api.index(vectors.path, backend="int8", out=tmp_path / "index")
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_the_prompts_of_the_training_are_saved(finetune: Finetune, tmp_path: Path, name: str) -> None:
+    prompts = {"query_prompt": "river: ", "passage_prompt": "bridge of stone: "}
+    layout = read_layout(finetune(tmp_path / "out", **settings(name, steps=1), **prompts).path)
+    assert layout.prompt("query") == "river: " and layout.prompt("passage") == "bridge of stone: "
+
+
+@pytest.mark.parametrize("name", ["tokens", "matches"])
+def test_a_prompt_cuts_off_no_end_of_a_text(start: Path, name: str) -> None:
+    config = FinetuneConfig.make(
+        {**settings(name), "groups": "groups", "encoder": str(start), "passage_prompt": "bridge of stone: "},
+        where="finetune",
+    )
+    encoder = config.open_encoder(config.encoder).eval()
+    representation = open_representation(config, encoder)
+    longest = representation.longest("passage") or config.passage_length + encoder.longest_prompt
+    assert longest == config.passage_length + encoder.longest_prompt > config.passage_length
+    ids = torch.randint(20, 60, (1, longest), generator=torch.Generator().manual_seed(0))
+    packed = []
+    with torch.no_grad():
+        for even in (representation.even, None):  # as in training, and as they are
+            representation.even = even
+            texts = representation(encoder, ids, torch.ones_like(ids) > 0, False)
+            packed.append(representation.pack(texts).values)
+    np.testing.assert_array_equal(*packed)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import warnings
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from tests.tiny import Server
 
 from qontext.frame.errors import QontextError
@@ -313,3 +314,67 @@ def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
     capsys.readouterr()
     finetune(tmp_path / "one", encoder=str(pair), steps=1)
     assert "--untied trains both" in " ".join(capsys.readouterr().err.split())
+
+
+def test_queries_are_clustered_with_their_whole_prompt(
+    finetune: Finetune, beir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qontext.data.collection import load_collection
+    from qontext.training.k_means import k_means
+
+    seen = []
+
+    def spied(vectors: torch.Tensor, *rest: Any) -> Any:
+        seen.append(vectors.numpy())
+        return k_means(vectors, *rest)
+
+    monkeypatch.setattr("qontext.finetune.clusters.k_means", spied)
+    prompt = "the mill of the river and the bridge of stone answer a question: "
+    finetune(tmp_path / "out", clusters=2, query_prompt=prompt, steps=1)
+    texts = list(load_collection(beir).queries("train").values())
+    found = Retriever(start, device="cpu", prompts={"query": prompt}).encode(texts, "query")
+    assert len(found) == 14 and len(np.unique(found.round(3), axis=0)) > 10
+    first = found[np.lexsort(found.T)], seen[0][np.lexsort(seen[0].T)]
+    np.testing.assert_allclose(*first, atol=1e-5)
+
+
+def test_vectors_of_length_one_stay_so_whatever_the_folder_compares_them_by(
+    finetune: Finetune, start: Path, tmp_path: Path
+) -> None:
+    from qontext.models.encoder import load_encoder
+
+    (tmp_path / "start").mkdir()
+    load_encoder(str(start)).save(tmp_path / "start", max_length=40, similarity="dot", normalize=True)
+    made = finetune(tmp_path / "out", encoder=str(tmp_path / "start"), steps=1)
+    assert made.summary["similarity"] == "cosine"
+    vectors = Retriever(made.path, device="cpu", precision="fp32").encode(["a river"], "passage")
+    assert np.linalg.norm(vectors) == pytest.approx(1, abs=1e-5)
+
+
+def test_texts_as_long_as_the_positions_are_trained_on(
+    finetune: Finetune, start: Path, tmp_path: Path
+) -> None:
+    """Rectangles have widths of eights, and 20 is none."""
+    folder = shutil.copytree(start, tmp_path / "start")
+    weights, config = (
+        load_file(folder / "model.safetensors"),
+        json.loads((folder / "config.json").read_text()),
+    )
+    name = next(name for name in weights if "position_embeddings" in name)
+    save_file({**weights, name: weights[name][:20].clone()}, folder / "model.safetensors", {"format": "pt"})
+    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 20}))
+    more: dict[str, Any] = {"batch_teacher": str(folder), "query_length": 20, "passage_length": 20}
+    assert finetune(tmp_path / "out", encoder=str(folder), steps=2, **more).summary["steps"] == 2
+
+
+def test_a_folder_whose_texts_are_in_lower_case_trains_one_that_reads_them_so(
+    finetune: Finetune, start: Path, tmp_path: Path
+) -> None:
+    folder = shutil.copytree(start, tmp_path / "start")
+    for name, lowers in (("tokenizer_config.json", False), ("sentence_bert_config.json", True)):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | {"do_lower_case": lowers}))
+    texts = ["RIVER Stone", "river stone"]
+    made = finetune(tmp_path / "out", encoder=str(folder), steps=1)
+    upper, lower = Retriever(made.path, device="cpu", precision="fp32").encode(texts, "passage")
+    assert (upper == lower).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.tiny import save_bert
+from tests.tiny import save_bert, save_sentence_bert
 from torch import Tensor
 
 from qontext import api
@@ -205,3 +206,18 @@ def test_what_does_not_fit_is_told(vectors: Path, beir: Path, tmp_path: Path, st
     plain = api.encode(beir, encoder=start, out=tmp_path / "plain")
     with pytest.raises(QontextError, match="holds the representation 'vector', not vectors of tokens"):
         api.rerank(run, tokens=plain.path, data=beir, out=tmp_path / "reranked")
+
+
+def test_prompts_beside_the_markers_are_refused_and_those_of_a_folder_are_left_with_a_warning(
+    finetune: Finetune, minilm: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = save_sentence_bert(tmp_path / "encoder", minilm, max_position_embeddings=64)
+    named = {"prompts": {"query": "ask: "}}
+    (folder / "config_sentence_transformers.json").write_text(json.dumps(named))
+    settings = {**TOKENS, "encoder": str(folder), "steps": 1}
+    with pytest.raises(QontextError, match=r"--passage-prompt is not read.*'tokens' has prompts of its own"):
+        finetune(tmp_path / "refused", **settings, passage_prompt="p: ")
+    capsys.readouterr()
+    made = finetune(tmp_path / "out", **settings)
+    assert "has the prompt 'ask: ', which is ignored" in " ".join(capsys.readouterr().err.split())
+    assert read_layout(made.path).prompt("query") == "[unused0]"

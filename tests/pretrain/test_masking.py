@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.tiny import with_keys
 
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
+from qontext.pretrain.texts import FlatTexts
 from qontext.training.randomness import hashed
 
 WORDS = Vocabulary(size=1000, mask=4, cls=2, sep=3, pad=0, special=(0, 1, 2, 3, 4))
@@ -185,3 +186,15 @@ def test_no_rectangle_is_wider_than_the_positions_that_there_are(
     plan = plan_of(configure(method="mlm"), sources=replace(sources, max_tokens=9))
     widths = {micro.encoder.ids.shape[1] for step in range(8) for micro in plan(step).micro}
     assert max(widths) == 11
+
+
+def test_a_title_and_its_separator_leave_every_text_a_masked_token() -> None:
+    """[CLS] title [SEP] text [SEP]: what stands between the two is no word to choose."""
+    count = 300
+    ids, starts = np.tile([7, WORDS.sep, 8], count), np.ones(3 * count, bool)
+    texts = FlatTexts(ids, starts, np.full(count, 3), hashed(1, "key", np.arange(count)))
+    masked = texts.masked("encoder", 0.15, 42, WORDS).chosen.reshape(count, 3)
+    restored = texts.restored(0.15, 42, WORDS).masked
+    assert restored is not None
+    for chosen in (masked, restored.reshape(count, 3)):
+        assert chosen.sum(1).tolist() == [1] * count and not chosen[:, 1].any()

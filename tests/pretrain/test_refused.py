@@ -52,6 +52,16 @@ from qontext.pretrain.batches import Layout
         ({"method": "bow", "context": "near"}, "bow reads no context.*Set --target context or both"),
         ({"method": "bow", "late_mlm_weight": 0, "bow_weight": 0}, "all three loss weights are 0"),
         ({"seed": 2**70}, "seed = .*: input should be less than"),
+        (
+            {"method": "cot-mae", "encoder_mask": 0, "head_weight": 0},
+            "encoder_mask is 0, so no token is predicted, and the other losses are disabled",
+        ),
+        ({"encoder_mask": 0, "contrastive_weight": 0}, "encoder_mask is 0, so no token"),
+        ({"encoder_mask": 0, "condenser_steps": 2}, "encoder_mask is 0, so no token"),
+        ({"method": "bow", "encoder_mask": 0, "bow_weight": 0}, "encoder_mask is 0, so no token"),
+        ({"method": "mlm", "candidates": 2}, "--candidates is not read: the method mlm reads no queries"),
+        ({"context": "rand", "sampling": "score"}, "--sampling score is not read.*cocondenser reads no quer"),
+        ({"query_share": 0.3}, "--query-share is not read.*reads no mixture of queries and other contexts"),
         ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
         ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),
     ],
@@ -133,3 +143,46 @@ def test_an_encoder_from_nothing_has_no_weights_whose_memory_is_asked_about() ->
     from qontext.pretrain.config import PretrainConfig
 
     PretrainConfig(passages="passages", encoder="tiny")._require_memory("tiny")
+
+
+def test_an_encoder_that_predicts_nothing_needs_a_loss_of_its_vector(corpus: Path) -> None:
+    from qontext.models.encoder import Encoder, load_encoder
+    from qontext.pretrain.objectives import METHODS
+
+    class Silent(Encoder):
+        predicts = "nothing"  # type: ignore[assignment]
+
+    encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"))
+    encoder.__class__ = Silent
+    for name, options in {
+        "bow": {"bow_weight": 0},
+        "cocondenser": {"head_weight": 0, "contrastive_weight": 0},
+        "condenser": {"head_weight": 0},
+    }.items():
+        method = METHODS.load(name)
+        with pytest.raises(QontextError, match=f"{name} needs with these weights a language model"):
+            method.check_encoder(encoder, method.Options(**options))
+    for name, options in {"bow": {}, "cocondenser": {"head_weight": 0}}.items():
+        method = METHODS.load(name)
+        method.check_encoder(encoder, method.Options(**options))
+
+
+def test_tokens_that_may_have_capital_letters_are_not_for_an_encoder_of_lower_case(
+    corpus: Path, tmp_path: Path
+) -> None:
+    import json
+
+    from qontext.models.encoder import load_encoder
+
+    folder = tmp_path / "encoder"
+    folder.mkdir()
+    load_encoder("tiny", tokenizer=str(corpus / "tokenizer")).save(folder, max_length=40)
+    for name, lowers in (("tokenizer_config.json", False), ("sentence_bert_config.json", True)):
+        settings = json.loads((folder / name).read_text())
+        (folder / name).write_text(json.dumps(settings | {"do_lower_case": lowers}))
+    given = {**TINY, "encoder": str(folder), "method": "mlm", "steps": 1}
+    with pytest.raises(QontextError, match="these tokens may have capital letters"):
+        api.pretrain(corpus / "tokens", out=tmp_path / "refused", **given)
+    api.pretrain(corpus / "passages", out=tmp_path / "out", **given)
+    ids = [load_encoder(tmp_path / "out").tokenizer(text)["input_ids"] for text in ("RIVER", "river")]
+    assert ids[0] == ids[1]

@@ -237,3 +237,19 @@ def test_the_query_half_of_an_untied_pair_is_not_lost_in_silence(
     (pair / "query" / "config.json").write_text((pair / "config.json").read_text())
     train(corpus, tmp_path / "out", method="mlm", steps=1, encoder=pair, tokenizer=None)
     assert "a separate encoder for queries, which is ignored" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_head_that_was_neither_loaded_nor_trained_is_not_saved(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = train(corpus, tmp_path / "first", head_weight=0, steps=1)
+    assert not (first.path / "head.safetensors").exists()
+    assert "head.safetensors" not in (first.path / "README.md").read_text()
+    capsys.readouterr()
+    second = train(corpus, tmp_path / "second", encoder=str(first.path), tokenizer=None, steps=1)
+    assert "has no Condenser head" in capsys.readouterr().err
+    third = train(
+        corpus, tmp_path / "third", encoder=str(second.path), tokenizer=None, head_weight=0, steps=1
+    )
+    heads = [load_file(made.path / "head.safetensors") for made in (second, third)]
+    assert all(heads[0][name].equal(heads[1][name]) for name in heads[0])

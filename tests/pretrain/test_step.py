@@ -59,13 +59,12 @@ def test_the_loss_is_that_of_the_training(
 ) -> None:
     texts, contexts = pairs
     common = {"precision": "fp32", "dropout": 0.0, "steps": 2, "log_every": 1, "lr": 1e-9, "warmup": 0.0}
-    trained = train(
-        corpus, tmp_path / "out", **common, batch_size=len(texts), candidates=1, title="leave", **settings
-    )
+    reads_contexts = settings["method"] in ("cocondenser", "cot-mae")
+    common |= {"batch_size": len(texts), "candidates": 1 if reads_contexts else None, "title": "leave"}
+    trained = train(corpus, tmp_path / "out", **common, **settings)
     lines = [line for line in read(trained.path / "logs/metrics.jsonl") if "loss" in line]
     name, options = settings["method"], {key: value for key, value in settings.items() if key != "method"}
     method = load_method(name, encoder, has_queries=True, **options)
-    reads_contexts = name in ("cocondenser", "cot-mae")
     for step, line in enumerate(lines):
         loss = training_step(
             method, encoder, texts, contexts if reads_contexts else None, step=step, max_tokens=40
@@ -110,6 +109,9 @@ def test_what_does_not_fit_is_refused(encoder: Encoder, corpus: Path) -> None:
         "texts is not a list": lambda: training_step("mlm", encoder, "a river"),
         "another encoder": lambda: training_step(
             load_method("mlm", encoder), load_encoder("tiny", tokenizer=str(corpus / "tokenizer")), texts
+        ),
+        "max_tokens = 600, but the encoder's limit is 512": lambda: training_step(
+            "mlm", encoder, texts, max_tokens=600
         ),
         "windows": lambda: load_method("cot-mae", encoder, windows=3),
     }.items():

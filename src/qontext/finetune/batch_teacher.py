@@ -48,18 +48,20 @@ class BatchTeacher:
 
     def reader(self) -> Reader:
         """The form in which it reads texts."""
-        layout, kinds = self.model.layout, get_args(TextKind)
-        prompts = {kind: layout.prompt(kind) for kind in kinds}
-        longest = (self.representation.longest(kind) or self.model.max_length for kind in kinds)
-        lengths = Lengths(*(min(length, self.model.max_length) for length in longest))
-        return Reader(self.model.tokenizer, prompts, lengths, self.model.titles, layout.lower)
+        model, halves = self.model, {kind: self.model.of(kind) for kind in get_args(TextKind)}
+        prompts = {kind: half.layout.prompt(kind) for kind, half in halves.items()}
+        most = [half.max_length for half in halves.values()]
+        longest = (self.representation.longest(kind) or length for kind, length in zip(halves, most))
+        lengths = Lengths(*map(min, longest, most))
+        positions = min(half.positions for half in halves.values())
+        return Reader(model.tokenizer, prompts, lengths, model.titles, model.layout.lower, positions)
 
     @torch.no_grad()
     def represent(self, rows: Texts) -> Tensor:
         assert rows.teacher is not None
         ids_NT, mask_NT = rows.teacher.ids, rows.teacher.mask
         if self.has_vector:
-            return self.model.vectors_of(ids_NT, mask_NT)
+            return self.model.of("query" if rows.are_queries else "passage").vectors_of(ids_NT, mask_NT)
         texts: Tensor = self.representation(self.model.model, ids_NT, mask_NT, rows.are_queries)
         return texts
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from qontext.finetune.examples import Examples
 from qontext.frame.artifacts import Workdir
 from qontext.models.batching import FINE, Grid, Ints, pack_by_tokens
+from qontext.models.encoder import UNLIMITED
 from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
 from qontext.models.titles import Titles
@@ -43,12 +44,14 @@ class Tokenized:
     queries: TokenizedTexts
     passages: TokenizedTexts
     pad_id: int
+    most: int = UNLIMITED
+    """The encoder's positions, beyond which nothing is padded."""
 
     def of(self, are_queries: bool) -> TokenizedTexts:
         return self.queries if are_queries else self.passages
 
     def pad(self, numbers: Ints, grid: Grid, are_queries: bool) -> Padded:
-        return Padded(*self.of(are_queries).pad(numbers, self.pad_id, grid))
+        return Padded(*self.of(are_queries).pad(numbers, self.pad_id, grid, self.most))
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,8 @@ class Reader:
     lengths: Lengths
     titles: Titles
     lower: bool = False
+    most: int = UNLIMITED
+    """The encoder's positions."""
 
     def prepared(self, texts: Iterable[tuple[int, str]], kind: TextKind) -> Iterator[tuple[int, str]]:
         prompt = self.prompts.get(kind, "")
@@ -81,7 +86,7 @@ def tokenized(
             passages.save(folder)
     group.wait()
     passages = TokenizedTexts.load(work.path / cache)
-    return Tokenized(queries, passages, reader.tokenizer.pad_token_id)
+    return Tokenized(queries, passages, reader.tokenizer.pad_token_id, reader.most)
 
 
 @dataclass(frozen=True)

@@ -52,9 +52,18 @@ class ClusteredSampler(EpochSampler):
 
 
 def query_clusters(
-    encoder: str, queries: list[str], clusters: int, group: Any, work: Workdir, *, longest: int, seed: int
+    encoder: str,
+    queries: list[str],
+    clusters: int,
+    group: Any,
+    work: Workdir,
+    *,
+    prompt: str | None,
+    longest: int,
+    seed: int,
 ) -> Ints:
-    """[Q] the cluster of each query, computed by rank 0, read by all."""
+    """[Q] the cluster of each query, computed by rank 0, read by all. `longest` counts the tokens of the prompt, too, which
+    is that of the encoder's folder if None."""
     from qontext.models.retriever import Retriever
 
     if clusters > len(queries):
@@ -63,7 +72,8 @@ def query_clusters(
             remedy=f"Set --clusters to at most {len(queries):,}.",
         )
     if group.is_first and not work.has(FILE):
-        retriever = Retriever(encoder, device=str(group.device), max_length=longest)
+        device = str(group.device)
+        retriever = Retriever(encoder, device=device, max_length=longest, prompts={"query": prompt})
         vectors = torch.from_numpy(retriever.encode(queries, "query"))
         own = k_means(vectors, clusters, seed, group.device)[0].numpy()
         log.note(f"{len(np.unique(own)):,} clusters of {len(queries):,} queries.")

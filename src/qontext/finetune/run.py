@@ -75,21 +75,19 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
 def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
     from qontext.models.folder import QUERY_FOLDER
-    from qontext.models.representations.base import Lengths
     from qontext.models.titles import record_title
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
     titles = reader.titles
     longest = reader.lengths.passage if config.untied else max(reader.lengths)
-    lengths = Lengths(config.query_length, config.passage_length)
     with work.write_folder(".") as folder:
-        model.representation.save(model.encoder, folder, lengths, max_length=longest)
+        model.representation.save(model.encoder, folder, reader.lengths, max_length=longest)
         config.save_adapter(model.encoder.backbone, folder, config.encoder)
         if model.query_encoder is not None:
             (folder / QUERY_FOLDER).mkdir()
             halves = model.query_encoder, folder / QUERY_FOLDER
-            model.representation.save(*halves, lengths, max_length=reader.lengths.query)
+            model.representation.save(*halves, reader.lengths, max_length=reader.lengths.query)
             config.save_adapter(model.query_encoder.backbone, folder / QUERY_FOLDER, config.encoder)
         record_title(folder, titles.rule)
         card = retriever_card(config, summary, model.representation, titles)
@@ -136,16 +134,30 @@ def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: 
     """The form in which the model reads texts."""
     from qontext.finetune.batches import Reader
     from qontext.models.representations.base import Lengths
-    from qontext.models.tokenizer import prompt_length
 
     lengths = Lengths(config.query_length, config.passage_length)
-    titles = config.titles(encoder.tokenizer, says=says)
+    titles, most = config.titles(encoder.tokenizer, says=says), encoder.max_length
     if own := representation.prompts():
-        return Reader(encoder.tokenizer, own, lengths, titles)
-    prompts = encoder.prompts
-    more = (prompt_length(encoder.tokenizer, prompts[kind]) for kind in ("query", "passage"))
-    lengths = Lengths(*(length + tokens for length, tokens in zip(lengths, more)))
-    return Reader(encoder.tokenizer, prompts, lengths, titles)
+        check_own_prompts(config, own, encoder.prompts, says=says)
+        return Reader(encoder.tokenizer, own, lengths, titles, most=most)
+    return Reader(encoder.tokenizer, encoder.prompts, lengths.with_prompts(encoder), titles, most=most)
+
+
+def check_own_prompts(config: FinetuneConfig, own: Any, prompts: Any, *, says: bool) -> None:
+    """Refuse the prompts of the settings, and warn of those of the folder, if the representation has `own` ones."""
+    for kind, setting in (("query", config.query_prompt), ("passage", config.passage_prompt)):
+        if prompts[kind] == own.get(kind, ""):
+            continue
+        if setting is not None:
+            raise QontextError(
+                f"--{kind}-prompt is not read: the representation {config.representation!r} has prompts of its own",
+                remedy=f"Remove --{kind}-prompt.",
+            )
+        if says and prompts[kind]:
+            log.warn(
+                f"{config.encoder} has the prompt {prompts[kind]!r}, which is ignored: "
+                f"the representation {config.representation!r} has prompts of its own."
+            )
 
 
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
@@ -206,7 +218,7 @@ def _plan(
     if config.clusters:
         of = query_clusters(
             config.encoder, examples.texts, config.clusters, group, work,
-            longest=config.query_length, seed=config.seed,
+            prompt=config.query_prompt, longest=reader.lengths.query, seed=config.seed,
         )  # fmt: skip
         sampler = ClusteredSampler(*places, clusters=of)
     loss = config.options("loss")

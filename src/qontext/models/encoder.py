@@ -31,7 +31,7 @@ from qontext.models.prediction import TiedOutput, weighted_cross_entropy
 from qontext.models.presets import PRESETS, preset_config
 from qontext.models.reference import shown_name
 from qontext.models.save import Pooling, Similarity, save_weights, vector_modules, write_modules
-from qontext.models.tokenizer import check_fit, check_tokenizer, end_texts, load_tokenizer, prompt_length
+from qontext.models.tokenizer import check_fit, end_texts, in_lower_case, prompt_length, usable_tokenizer
 
 PROMPT_NAMES = {name for names in PROMPTS.values() for name in names}
 UNLIMITED = 1 << 20
@@ -48,6 +48,8 @@ class Encoder(nn.Module):
     """The folder's dense layers after the pooling."""
     prompts: dict[TextKind, str]
     """The prompt before each text of a kind."""
+    lowers = False
+    """True if the folder, and not its tokenizer, says that texts are read in lower case."""
 
     def __init__(
         self,
@@ -275,12 +277,12 @@ class Encoder(nn.Module):
             modules,
             max_length=max_length,
             similarity=similarity,
-            prompts=self._saved_prompts(),
+            prompts=self.saved_prompts(),
         )
         for layer, module in zip(self.dense, (module for module in modules if "Dense" in module.path)):
             save_dense(layer, directory / module.path)
 
-    def _saved_prompts(self) -> dict[str, str]:
+    def saved_prompts(self) -> dict[str, str]:
         """Those of queries and passages under sentence-transformers' names, and the folder's others."""
         named = {PROMPTS[kind][0]: prompt for kind, prompt in self.prompts.items()}
         others = {name: prompt for name, prompt in self.named_prompts.items() if name not in PROMPT_NAMES}
@@ -355,28 +357,33 @@ def load_encoder(
                 f"the preset {name_or_path!r} starts from scratch and needs a tokenizer",
                 remedy="Name a trained encoder, or begin with 'qontext pretrain' and --tokenizer FOLDER.",
             )
-        words = _usable_tokenizer(tokenizer, "masked")
+        words = usable_tokenizer(tokenizer, "masked")
         model = new_model(preset_config(name_or_path, words), attention, seed, dropout)
         log.detail(f"{name_or_path}: {sum(p.numel() for p in model.parameters()):,} new parameters")
         return Encoder(model, words).eval()
     found = locate(name_or_path)
     directory, layout = found.transformer, found.layout
     model, pooler = load_model(directory, attention, seed, dropout, shown_name(name_or_path))
+    family = family_of(model.config, name_or_path)
     if bidirectional:
-        if not family_of(model.config, name_or_path).is_causal(model.config):
+        if not family.is_causal(model.config):
             raise QontextError("the encoder reads in both directions already", place=name_or_path)
         make_bidirectional(model)
-    predicts = family_of(model.config, name_or_path).predicts(model.config)
-    words = _usable_tokenizer(str(directory), predicts)
-    if layout.is_bare and family_of(model.config, name_or_path).auto == "AutoModelForCausalLM":
+    predicts = family.predicts(model.config)
+    words = usable_tokenizer(str(directory), predicts)
+    if layout.is_bare and family.auto == "AutoModelForCausalLM":
         words = end_texts(words)
-    if tokenizer is not None and _usable_tokenizer(tokenizer, predicts).get_vocab() != words.get_vocab():
+    own = words
+    if layout.lower:
+        words = in_lower_case(words)
+    if tokenizer is not None and usable_tokenizer(tokenizer, predicts).get_vocab() != words.get_vocab():
         raise QontextError(
             f"the tokenizer does not fit the encoder: {name_or_path} was trained with another vocabulary",
             place=tokenizer,
             remedy=f"Remove --tokenizer, or start from scratch with a preset: {', '.join(PRESETS)}.",
         )
     encoder = Encoder(model, words, pooler=pooler, layout=layout).eval()
+    encoder.lowers = words is not own
     check_fit(words, encoder.config, encoder.family.reserved_positions(encoder.config), directory)
     return encoder
 
@@ -386,14 +393,6 @@ def check_trainable(name: str) -> None:
     found = locate(name)
     config = read_config(found.transformer)
     predicts = family_of(config, name).predicts(config)
-    _usable_tokenizer(str(found.transformer), predicts)
+    usable_tokenizer(str(found.transformer), predicts)
     if found.layout.pooling not in get_args(Pooling):
         raise QontextError(f"training with the pooling {found.layout.pooling!r} is not supported", place=name)
-
-
-def _usable_tokenizer(name: str, predicts: Predicts) -> Any:
-    path = Path(name).expanduser()
-    folder = path if path.exists() else locate(name).transformer
-    tokenizer = load_tokenizer(folder)
-    check_tokenizer(tokenizer, name, is_masked=predicts == "masked")
-    return tokenizer

@@ -13,7 +13,7 @@ import numpy as np
 from qontext.frame.damage import damaged, read_json
 from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
-from qontext.models.folder import FolderLayout, TextKind, message_format
+from qontext.models.folder import FolderLayout, TextKind, locate, message_format
 
 _SPECIAL = {
     "unk_token": ("[UNK]", "<unk>"),
@@ -148,6 +148,18 @@ def end_texts(tokenizer: Any) -> Any:
     return _with_processor(tokenizer, closing if before is None else processors.Sequence([before, closing]))
 
 
+def in_lower_case(tokenizer: Any) -> Any:
+    """The tokenizer, or if it keeps capital letters, one that reads texts in lower case."""
+    from tokenizers import normalizers
+
+    backend = tokenizer.backend_tokenizer
+    own = [] if backend.normalizer is None else [backend.normalizer]
+    if own and own[0].normalize_str("A") == "a":
+        return tokenizer
+    backend.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+    return _with_processor(tokenizer, backend.post_processor)
+
+
 def _in_messages(tokenizer: Any, structured: bool, place: Path) -> Any:
     """The tokenizer, which reads each text as a user's message of its chat template: what the template writes before and
     after a text become special tokens around it, of which truncation takes none."""
@@ -187,7 +199,7 @@ def _in_messages(tokenizer: Any, structured: bool, place: Path) -> Any:
 
 
 def _with_processor(tokenizer: Any, processor: Any) -> Any:
-    """The tokenizer with another post-processor, as the class that makes none of its own when it is loaded."""
+    """The tokenizer with another post-processor, as the class that makes no parts of its own when it is loaded."""
     from transformers import PreTrainedTokenizerFast
 
     backend = tokenizer.backend_tokenizer
@@ -201,6 +213,14 @@ def prompt_length(tokenizer: Any, prompt: str) -> int:
     """The number of a prompt's tokens."""
     ids = tokenizer.backend_tokenizer.encode(prompt.strip(), add_special_tokens=False).ids
     return len(ids)
+
+
+def usable_tokenizer(name: str, predicts: str) -> Any:
+    """The tokenizer of a model, or of a folder or file of its own, with what an encoder with this prediction needs."""
+    path = Path(name).expanduser()
+    tokenizer = load_tokenizer(path if path.exists() else locate(name).transformer)
+    check_tokenizer(tokenizer, name, is_masked=predicts == "masked")
+    return tokenizer
 
 
 def check_tokenizer(tokenizer: Any, place: str | Path, *, is_masked: bool = True) -> None:

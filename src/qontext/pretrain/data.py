@@ -52,6 +52,12 @@ def open_sources(
 
     def store(source: str, name: str) -> TokenStore:
         if (stored := stored_tokens(source)) is not None:
+            if encoder.lowers:
+                raise QontextError(
+                    "these tokens may have capital letters, and the encoder's folder says that it has none",
+                    place=source,
+                    remedy="Pass the texts instead: they are tokenized in lower case.",
+                )
             artifact = stored
         else:
             settings = tokens.TokensConfig(
@@ -79,6 +85,14 @@ def open_sources(
     if unused and group.is_first:
         log.warn(f"{unused:,} passages with queries are not in these passages and are ignored.")
     return Sources(passages, limit, queries, group_of, weights, candidates)
+
+
+def check_max_tokens(max_tokens: int, encoder: Encoder, place: str | None = None) -> None:
+    """Refuse texts that are longer than the encoder reads, with their prompts."""
+    if max_tokens + encoder.longest_prompt > encoder.max_length:
+        raise QontextError(
+            f"max_tokens = {max_tokens}, but the encoder's limit is {encoder.max_length} tokens", place=place
+        )
 
 
 def stored_tokens(source: str) -> Artifact | None:

@@ -47,8 +47,7 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     objective_class, options, common = _method(config, encoder)
     layout = objective_class.layout(options, common)
     check_layout(layout, config.method, config.context, objective_class.context_remedy)
-    if config.queries and not layout.needs_context and group.is_first:
-        log.warn(f"the method {config.method} reads no contexts with these settings: --queries is ignored.")
+    check_queries(config, layout, says=group.is_first)
     sources = open_sources(
         config.passages,
         config.queries if reads_queries(config.context_name()) else None,
@@ -74,7 +73,7 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         before, objective = objective, kind(encoder, options, common).to(group.device)
         encoder.dense.requires_grad_(objective.contrastive)  # they only serve comparison
         if before is None:
-            _take_head(config, objective, is_first=group.is_first)
+            has_head = _take_head(config, objective, is_first=group.is_first)
         else:  # the next objective continues with the same encoder and head
             objective.head = before.head
         layout = kind.layout(options, common)
@@ -86,7 +85,7 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         summary["steps"] = summary[name].pop("steps", steps)
     group.wait()
     if group.is_first:
-        _save(config, encoder, titles, objective, summary, work)
+        _save(config, encoder, titles, objective, summary, work, has_head=has_head)
     return summary if group.is_first else {}
 
 
@@ -100,16 +99,16 @@ def _method(config: PretrainConfig, encoder: Encoder) -> tuple[Any, Any, Any]:
         raise QontextError(
             "a loss between tokens is not for an encoder with dense layers", place=config.encoder
         )
-    return kind, options, replace(config.common(), vector=encoder.pooling(config.vector))
+    longest = config.max_tokens + encoder.longest_prompt
+    common = replace(config.common(), vector=encoder.pooling(config.vector), max_tokens=longest)
+    return kind, options, common
 
 
 def _encoder(config: PretrainConfig) -> Encoder:
+    from qontext.pretrain.data import check_max_tokens
+
     encoder = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
-    if config.max_tokens + encoder.longest_prompt > encoder.max_length:
-        raise QontextError(
-            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
-            place=config.encoder,
-        )
+    check_max_tokens(config.max_tokens, encoder, config.encoder)
     encoder.freeze(config.frozen_layers)
     return encoder
 
@@ -126,20 +125,48 @@ def check_layout(layout: Any, method: str, context: str | None, remedy: str = "R
         raise QontextError(f"the method {method} reads no context", remedy=remedy)
 
 
-def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> None:
-    """Load the head beside the encoder, if any; warn about missing or ignored parts."""
+def check_queries(config: PretrainConfig, layout: Any, *, says: bool) -> None:
+    """Refuse settings that say which queries are read where none is, and warn of queries that are not read."""
+    from qontext.contexts import reads_queries, rules_of
+
+    reads = layout.needs_context and reads_queries(config.context_name())
+    is_mixed = reads and not all(rule.reads_queries for rule in rules_of(config.context_name()))
+    unread = {
+        "--candidates": (config.candidates is not None and not reads, "queries"),
+        "--sampling score": (config.sampling == "score" and not reads, "queries"),
+        "--query-share": (
+            config.query_share != 0.5 and not is_mixed,
+            "mixture of queries and other contexts",
+        ),
+    }
+    for setting, (is_unread, what) in unread.items():
+        if is_unread:
+            raise QontextError(
+                f"{setting} is not read: the method {config.method} reads no {what} with these settings",
+                remedy=f"Remove {setting}.",
+            )
+    if config.queries and not layout.needs_context and says:
+        log.warn(f"the method {config.method} reads no contexts with these settings: --queries is ignored.")
+
+
+def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> bool:
+    """Load the head beside the encoder, if any; warn about missing or ignored parts. True if the objective's head was loaded
+    or will be trained."""
     from qontext.models.folder import QUERY_FOLDER, locate
     from qontext.models.presets import PRESETS
     from qontext.pretrain.folder import load_head
 
+    is_trained = getattr(objective.options, "head_weight", 1) > 0
     if config.encoder in PRESETS:
-        return
+        return is_trained
     folder = locate(config.encoder).transformer
     if (folder / QUERY_FOLDER / "config.json").is_file() and is_first:
         log.warn(f"{config.encoder} has a separate encoder for queries, which is ignored.")
-    warning = None if load_head(objective, folder) else objective.missing_head()
+    is_loaded = load_head(objective, folder)
+    warning = None if is_loaded else objective.missing_head()
     if warning and is_first:
         log.warn(f"{config.encoder} {warning}")
+    return is_loaded or is_trained
 
 
 def _plan(
@@ -279,6 +306,8 @@ def _save(
     objective: Any,
     summary: dict[str, Any],
     work: Workdir,
+    *,
+    has_head: bool,
 ) -> None:
     from qontext.models.encoder import load_encoder
     from qontext.pretrain.folder import model_card, save_encoder, save_head
@@ -291,9 +320,10 @@ def _save(
     with work.write_folder(".") as folder:
         save_encoder(config, encoder, titles, folder)
         config.save_adapter(encoder.backbone, folder, config.encoder)
-        save_head(objective, folder)
-        pooling = encoder.pooling(config.vector)
-        card = model_card(config, summary, pooling, has_head=bool(objective.head_parameters()))
+        if has_head:
+            save_head(objective, folder)
+        pooling, has_head = encoder.pooling(config.vector), has_head and bool(objective.head_parameters())
+        card = model_card(config, summary, pooling, has_head=has_head)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")

@@ -92,10 +92,12 @@ def training_step(
     """
     import torch
 
+    from qontext.pretrain.data import check_max_tokens
     from qontext.training.batch import check
     from qontext.training.dropout import drawn_for
 
     objective = _objective(method, encoder)
+    check_max_tokens(max_tokens, encoder)
     device = next(encoder.parameters()).device
     batch = _batch(objective, texts, contexts, step, max_tokens)
     objective.batch_rows = batch.rows

@@ -53,19 +53,26 @@ class FlatTexts:
     def masked(self, stream: str, rate: float, seed: int, words: Vocabulary) -> Prepared:
         """Predict the masked tokens, each at its position."""
         keys = hashed(seed, stream, self.keys)
-        chosen = choose_words(self.word_starts, self.lengths, rate, keys, seed)
-        chosen &= self.ids != words.sep  # what stands between title and text is no word
+        chosen = self._choose(rate, keys, seed, words)
         return self._prepared(corrupt(self.ids, chosen, self.lengths, keys, seed, words), chosen, self.ids)
 
     def restored(self, rate: float, seed: int, words: Vocabulary) -> Prepared:
         """Mask tokens by [MASK] alone and predict every token. Of two rates, the larger one's masks include almost all
         of the smaller one's."""
-        chosen = choose_words(self.word_starts, self.lengths, rate, hashed(seed, "restored", self.keys), seed)
-        chosen &= self.ids != words.sep
+        chosen = self._choose(rate, hashed(seed, "restored", self.keys), seed, words)
         prepared = self._prepared(
             np.where(chosen, words.mask, self.ids), np.ones(len(chosen), bool), self.ids
         )
         return replace(prepared, masked=chosen)
+
+    def _choose(self, rate: float, keys: U64, seed: int, words: Vocabulary) -> NDArray[np.bool_]:
+        """The tokens to mask. What stands between title and text is no word."""
+        is_word = self.ids != words.sep
+        row = np.repeat(np.arange(len(self.lengths)), self.lengths)
+        lengths = np.bincount(row[is_word], minlength=len(self.lengths))
+        chosen = np.zeros(len(self.ids), bool)
+        chosen[is_word] = choose_words(self.word_starts[is_word], lengths, rate, keys, seed)
+        return chosen
 
     def whole(self, *, next_token: bool, words: Vocabulary, decoded: bool = True) -> Prepared:
         """Mask nothing. Predict every token at its position, or at the previous one (including the final [SEP]); a token

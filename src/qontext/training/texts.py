@@ -16,6 +16,7 @@ from torch import Tensor
 from qontext.frame.damage import damaged, read_array
 from qontext.frame.hashes import digest_of
 from qontext.models.batching import FINE, Grid, Ints
+from qontext.models.encoder import UNLIMITED
 
 BLOCK = 16_384
 _ARRAYS = ("ids", "begin", "length", "key")
@@ -31,10 +32,12 @@ class TokenizedTexts:
     length: Ints
     key: Ints
 
-    def pad(self, numbers: Ints, pad_id: int, grid: Grid = FINE) -> tuple[Tensor, Tensor]:
-        """Tokens [N, T] of these texts, and their attention mask [N, T]."""
+    def pad(
+        self, numbers: Ints, pad_id: int, grid: Grid = FINE, most: int = UNLIMITED
+    ) -> tuple[Tensor, Tensor]:
+        """Tokens [N, T] of these texts, and their attention mask [N, T]; T is at most `most`, as positions may end there."""
         lengths = self.length[numbers]
-        width = int(grid.padded(lengths).max())
+        width = min(int(grid.padded(lengths).max()), most)
         row = np.repeat(np.arange(len(numbers)), lengths)
         column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         padded = np.full((len(numbers), width), pad_id, np.int64)

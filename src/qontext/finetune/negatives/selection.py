@@ -241,9 +241,8 @@ def _filtered(
             report.unscored_positive += 1
         else:
             limit = min(limit, best - how.margin)
-    if limit == np.inf:  # there is a margin, but no scored positive
-        return hard
-    remaining = [passage for passage in hard if score_of.get(passage, np.inf) <= limit]
+    # Where there is a margin, but no scored positive, all that have a score remain.
+    remaining = [passage for passage in hard if passage in score_of and score_of[passage] <= limit]
     report.filtered += len(hard) - len(remaining)
     return remaining
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, get_args
 
 import numpy as np
 from safetensors.torch import load_file, save_file
@@ -17,11 +17,12 @@ from qontext.frame import config
 from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import FolderLayout, TextKind
+from qontext.models.folder import PROMPTS, FolderLayout, TextKind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.save import ModuleFolder, write_modules
+from qontext.models.tokenizer import prompt_length
 
 SEED = 42
 """Of new parameters."""
@@ -50,6 +51,11 @@ class Lengths(NamedTuple):
 
     query: int
     passage: int
+
+    def with_prompts(self, encoder: Encoder) -> Lengths:
+        """These, and the tokens of the encoder's prompts."""
+        more = (prompt_length(encoder.tokenizer, encoder.prompts[kind]) for kind in get_args(TextKind))
+        return Lengths(*(length + tokens for length, tokens in zip(self, more)))
 
 
 V = TypeVar("V", Tensor, np.ndarray[Any, Any])
@@ -174,8 +180,13 @@ class Representation(nn.Module):
         return None
 
     def prompts(self) -> dict[TextKind, str]:
-        """The prompt of each kind of text."""
+        """The prompt of each kind of text, if it has prompts of its own: it then reads no others."""
         return {}
+
+    def saved_prompts(self, encoder: Encoder) -> dict[str, str]:
+        """The prompts that it is trained with, under sentence-transformers' names."""
+        own = {PROMPTS[kind][0]: prompt for kind, prompt in self.prompts().items()}
+        return own or encoder.saved_prompts()
 
     def about(self) -> dict[str, str]:
         """For the summary."""
@@ -199,7 +210,14 @@ class Representation(nn.Module):
         path = f"1_{type(self).__name__}"
         own = ModuleFolder(self.module or self._class(), path, settings, "qontext")
         modules = [ModuleFolder("models.Transformer", ""), own]
-        write_modules(folder, "MultiVectorEncoder", modules, max_length=max_length, similarity=similarity)
+        write_modules(
+            folder,
+            "MultiVectorEncoder",
+            modules,
+            max_length=max_length,
+            similarity=similarity,
+            prompts=self.saved_prompts(encoder),
+        )
         weights = {name: weight.detach().cpu().contiguous() for name, weight in self.state_dict().items()}
         if weights:
             save_file(weights, folder / path / WEIGHTS)

@@ -97,7 +97,7 @@ class Matches(Representation):
 
     @classmethod
     def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
-        representation = cls(encoder, options, lengths)
+        representation = cls(encoder, options, lengths.with_prompts(encoder))
         if layout.representation == "matches":
             assert layout.module is not None
             trained = MatchesOptions(**read_json(layout.module / "config.json", _Settings))

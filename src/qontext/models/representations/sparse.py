@@ -128,7 +128,10 @@ class Sparse(Representation):
             ModuleFolder("sparse_encoder.models.MLMTransformer", ""),
             ModuleFolder("sparse_encoder.models.SpladePooling", "1_SpladePooling", POOLING),
         ]
-        write_modules(folder, "SparseEncoder", modules, max_length=max_length, similarity="dot")
+        prompts = self.saved_prompts(encoder)
+        write_modules(
+            folder, "SparseEncoder", modules, max_length=max_length, similarity="dot", prompts=prompts
+        )
 
 
 POOLING = {"pooling_strategy": "max", "activation_function": "relu"}

@@ -133,6 +133,8 @@ class Tokens(Representation):
             encoder.tokenizer.add_tokens(markers, special_tokens=True)
         skipped = list(string.punctuation) if options.skip_punctuation else []
         representation = cls(encoder, weight_DH, skipped, lengths)
+        if not representation.has_markers:
+            representation.lengths = lengths.with_prompts(encoder)
         representation.fill_up()
         return representation
 
@@ -202,14 +204,13 @@ class Tokens(Representation):
             ),
             ModuleFolder("base.modules.normalize.Normalize", "3_Normalize", _EACH),
         ]
-        names: dict[TextKind, str] = {"query": "query", "passage": "document"}
         write_modules(
             folder,
             "MultiVectorEncoder",
             modules,
             max_length=max_length,
             similarity="maxsim",
-            prompts={names[kind]: prompt for kind, prompt in self.prompts().items()},
+            prompts=self.saved_prompts(encoder),
             transformer={
                 "document_length": lengths.passage,
                 "query_expansion": {"strategy": "fixed", "attend": False, "length": lengths.query},

@@ -101,11 +101,11 @@ class Vector(Representation):
 def resolve(layout: FolderLayout, options: Any) -> tuple[Pooling, Similarity]:
     """Pooling and similarity: from the options, else from the encoder's folder."""
     pooling = layout.pooling if options.pooling == "auto" else options.pooling
-    similarity = layout.similarity if options.similarity == "auto" else options.similarity
+    is_cosine = layout.normalize if options.similarity == "auto" else options.similarity == "cosine"
     if pooling not in get_args(Pooling):
         raise QontextError(
             f"training with the encoder's pooling {pooling!r} is not supported",
             place=layout.transformer,
             remedy="Set --pooling cls, mean or lasttoken.",
         )
-    return cast(Pooling, pooling), "cosine" if similarity == "cosine" else "dot"
+    return cast(Pooling, pooling), "cosine" if is_cosine else "dot"

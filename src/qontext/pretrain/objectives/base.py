@@ -39,7 +39,7 @@ class Common:
     similarity: Literal["dot", "cosine"] = "dot"
     has_queries: bool = False
     max_tokens: int | None = None
-    """Maximum tokens of a text. Default: the encoder's limit."""
+    """Maximum tokens of a text and the prompt before it. Default: the encoder's limit."""
 
 
 class Weights(config.Options):
@@ -60,6 +60,14 @@ class Weights(config.Options):
         """Refuse weights that disable all losses."""
         if self.late_mlm_weight == self.head_weight == 0:
             raise QontextError("late_mlm_weight and head_weight are both 0")
+        others = (getattr(self, name, 0.0) for name in ("contrastive_weight", "token_weight"))
+        check_masks(getattr(self, "encoder_mask", 1.0), self.head_weight, *others)
+
+
+def check_masks(rate: float, *others: float) -> None:
+    """Refuse a rate of 0 where the weights of all other losses than those of masked tokens are 0, too."""
+    if rate == 0 and not any(others):
+        raise QontextError("encoder_mask is 0, so no token is predicted, and the other losses are disabled")
 
 
 class Masks(config.Options):
@@ -105,8 +113,9 @@ class HeadLayers(config.Options):
         return numbers
 
 
-Needs = Literal["output", "masked", "layers", "next"]
+Needs = Literal["output", "prediction", "masked", "layers", "next"]
 _NEEDED = {
+    "prediction": "with these weights a language model",
     "masked": "a masked language model",
     "layers": "a masked language model whose layers can be repeated",
     "next": "a language model that predicts the next token",
@@ -161,6 +170,7 @@ class Objective(TrainableModel):
         needs, family = cls.needs(options), encoder.family
         has = {
             "output": True,
+            "prediction": encoder.predicts != "nothing",
             "masked": encoder.predicts == "masked",
             "layers": encoder.predicts == "masked" and family.has_layers,
             "next": family.auto == "AutoModelForCausalLM",

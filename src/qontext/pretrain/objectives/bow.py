@@ -25,7 +25,7 @@ from torch import Tensor
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Masks, Needs, Objective, Output
+from qontext.pretrain.objectives.base import Common, Masks, Needs, Objective, Output, check_masks
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.texts import Bag
 
@@ -53,6 +53,7 @@ class BowOptions(Masks, Contrast):
     def _has_a_loss(self) -> Self:
         if self.late_mlm_weight == self.bow_weight == self.contrastive_weight == 0:
             raise QontextError("all three loss weights are 0")
+        check_masks(self.encoder_mask, self.bow_weight, self.contrastive_weight)
         return self
 
 
@@ -68,7 +69,7 @@ class Bow(Contrasting, Objective):
 
     @staticmethod
     def needs(options: BowOptions) -> Needs:
-        return "output"
+        return "output" if options.bow_weight > 0 or options.contrastive_weight > 0 else "prediction"
 
     @staticmethod
     def layout(options: BowOptions, common: Common) -> Layout:

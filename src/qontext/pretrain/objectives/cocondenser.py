@@ -18,7 +18,7 @@ from pydantic import Field
 
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
-from qontext.pretrain.objectives.base import Common, Phase
+from qontext.pretrain.objectives.base import Common, Phase, check_masks
 from qontext.pretrain.objectives.condenser import Condenser, Head
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 
@@ -36,6 +36,7 @@ class CoCondenserOptions(Head, Contrast):
     def check_weights(self) -> None:
         if not any((self.late_mlm_weight, self.head_weight, self.contrastive_weight)):
             raise QontextError("all three loss weights are 0")
+        check_masks(self.encoder_mask, 0.0 if self.condenser_steps else self.contrastive_weight)
         if self.condenser_steps:
             super().check_weights()
             if self.head_weight == 0:

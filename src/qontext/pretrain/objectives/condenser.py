@@ -54,7 +54,9 @@ class Condenser(Objective):
 
     @staticmethod
     def needs(options: Head) -> Needs:
-        return "layers" if options.head_weight > 0 else "output"
+        if options.head_weight > 0:
+            return "layers"
+        return "output" if getattr(options, "contrastive_weight", 0) > 0 else "prediction"
 
     @staticmethod
     def layout(options: Any, common: Common) -> Layout:
