@@ -62,7 +62,8 @@ def test_every_index_returns_them(labeled: Path, tmp_path: Path, tiny_encoder: P
         if backend != "exact":
             pytest.importorskip({"faiss-hnsw": "faiss", "milvus": "milvus_lite"}[backend])
             index = api.index(index, backend=backend, out=tmp_path / "index")
-    searched = api.search(index, data=labeled, out=tmp_path / "run", precision="fp32")
+    how = {} if backend == "bm25" else {"precision": "fp32"}
+    searched = api.search(index, data=labeled, out=tmp_path / "run", **how)
     run = read_run(searched.path)
     ids = {passage.id for passage in read_passages(labeled)}
     assert set(run) == {f"what is\t{id}" for id in ids}
