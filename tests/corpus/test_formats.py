@@ -307,6 +307,16 @@ def test_source_code_by_definitions(tmp_path: Path) -> None:
             "p",
             [((), "Note: this page is a draft."), ((), "All of this first section."), ((), "More.")],
         ),
+        (
+            "---\ntitle: Mill\nWhat I learned today: lots\nQ&A: yes\nfoo(bar): x\n-\n? x\n: y\n---\nText.",
+            "Mill",
+            [((), "Text.")],
+        ),
+        (
+            '---\ntitle: "Long title\ncontinues here"\n---\nText.',
+            "Long title continues here",
+            [((), "Text.")],
+        ),
         ("# ![logo](logo.png)\n\n## Install\n\nRun it.", "p", [(("Install",), "Run it.")]),
         ("#\n\n## Install\n\nRun it.", "p", [(("Install",), "Run it.")]),
         ("<div>a &amp; b</div>", "p", [((), "a & b")]),
@@ -390,6 +400,27 @@ def test_mail_of_several_texts(tmp_path: Path) -> None:
         ((), "After."),
         (("The offer",), "Take it."),
     ]
+
+
+@pytest.mark.parametrize("before", ["x-amp-html", "enriched", "calendar", "plain"])
+def test_mail_has_the_format_that_is_read(tmp_path: Path, before: str) -> None:
+    parts = {before: " " if before == "plain" else "BEGIN", "html": "<p>The body.</p>"}
+    mail = EmailMessage()
+    mail["Subject"] = "News"
+    mail.make_alternative()
+    for kind, text in parts.items():
+        mail.attach(EmailMessage())
+        mail.get_payload()[-1].set_content(text, subtype=kind)
+    assert read(write(tmp_path / "m.eml", bytes(mail))).content == "The body."
+
+
+def test_boilerplate_of_html_that_no_container_holds(tmp_path: Path) -> None:
+    page = "<table><tr><td id=sidebar class=sidebar>Home</td><td>The text.</td></tr></table>"
+    page += (
+        "<p class=breadcrumb>Home > Docs</p><li class=pagination>2</li><a class='md-skip' href='#m'>Skip</a>"
+    )
+    page += "<cookie-banner class=cookie-consent>We use cookies.</cookie-banner>"
+    assert read(write(tmp_path / "a.html", page)).content == "The text."
 
 
 def test_html_inside_the_text_is_read_whatever_its_names(tmp_path: Path) -> None:

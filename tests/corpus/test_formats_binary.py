@@ -202,3 +202,6 @@ def test_pdf_keeps_headings_whose_numbers_rise_with_the_page(tmp_path: Path) -> 
     blocks = read(make.pdf(tmp_path / "q.pdf", pages)).blocks
     assert [block.text.split("\n")[0] for block in blocks[:4]] == [f"Question {n}" for n in range(1, 5)]
     assert not any("Page" in block.text for block in blocks)
+    for word in ("Sidan", "Halaman", "Sayfa", "Σελίδα"):
+        pages = [[f"The text {n**2 % 37} of a page.", "And more" * n, f"{word} {n}"] for n in range(1, 12)]
+        assert word not in str(read(make.pdf(tmp_path / "p.pdf", pages)).blocks)

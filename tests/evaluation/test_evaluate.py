@@ -6,6 +6,7 @@ import gzip
 import json
 from pathlib import Path
 
+import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
@@ -152,8 +153,9 @@ def test_judgments_in_memory_are_checked(files: tuple[Path, Path], qrels: object
 
 
 def test_ids_in_memory_may_be_numbers() -> None:
-    scores = evaluate({1: {2: 1.0}}, {1: {2: 1}}, "MRR@10")  # type: ignore[dict-item]
-    assert scores.means == {"MRR@10": 1.0}
+    for grade in (1, 1.0, np.float64(1), np.True_):
+        scores = evaluate({1: {2: 1.0}}, {1: {2: grade}}, "MRR@10")  # type: ignore[dict-item]
+        assert scores.means == {"MRR@10": 1.0}
 
 
 def test_the_next_stage(files: tuple[Path, Path], tmp_path: Path) -> None:

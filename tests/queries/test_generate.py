@@ -183,6 +183,7 @@ def test_cleaning_counts_what_it_drops(passage):
     assert tally == {"duplicates": 1, "empty": 2, "echoes": 1}
     vowels = ["दिन", "दीन", "ราคาข่าว", "ราคาข้าว"]  # which differ in a vowel sign or a tone mark
     assert clean(vowels, bees, tally) == vowels
+    assert clean(["I ❤️ flour", "I ❤ flour"], bees, tally) == ["I ❤️ flour"]
 
 
 def test_the_counts_lie_in_the_parts(passages, tmp_path):

@@ -89,9 +89,13 @@ def as_qrels(judged: Mapping[str, Mapping[str, int]]) -> Qrels:
         if not isinstance(grades, Mapping):
             kind = type(grades).__name__
             raise QontextError(f"the judgments of query {query!r} are a {kind}", remedy=_QRELS)
-        if wrong := [grade for grade in grades.values() if not isinstance(grade, int | np.integer)]:
+        if wrong := [grade for grade in grades.values() if not _is_whole(grade)]:
             raise QontextError(f"the grade {wrong[0]!r} of query {query!r} is no integer", remedy=_QRELS)
     return {str(q): {str(p): int(grade) for p, grade in grades.items()} for q, grades in judged.items()}
+
+
+def _is_whole(grade: object) -> bool:
+    return isinstance(grade, int | float | np.number | np.bool_) and float(grade).is_integer()
 
 
 def as_texts(items: Sequence[Any], what: str) -> Sequence[Any]:

@@ -39,7 +39,7 @@ STOP_WORDS = frozenset(
 )
 """English function words, and a few verbs and adverbs that are rare in queries."""
 
-_WORD = regex.compile(r"[\p{L}\p{M}\p{N}]+(?:['’.&-][\p{L}\p{M}\p{N}]+)*")
+_WORD = regex.compile(r"(?:[\p{L}\p{N}]\p{M}*)+(?:['’.&-](?:[\p{L}\p{N}]\p{M}*)+)*")
 _BLANKS = r'["“”„«»()\[\]/–—]'
 _CLAUSE = r"([。！？；，、：])"
 """Punctuation of scripts that put no space after it."""

@@ -42,7 +42,7 @@ GENERATORS = Kinds(
 )
 
 
-_SIGNS = regex.compile(r"[^\p{L}\p{M}\p{N}]+")
+_SIGNS = regex.compile(r"(?:[^\p{L}\p{M}\p{N}]\p{M}*|^\p{M}+)+")
 """Signs outside of words, of which vowel signs and tone marks are a part."""
 _ASCII = bytes(ord(chr(n).lower()) if chr(n).isalnum() else 32 for n in range(128)) + bytes(range(128, 256))
 """ASCII characters in lower case, punctuation as spaces."""

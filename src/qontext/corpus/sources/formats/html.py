@@ -40,12 +40,17 @@ _BOILERPLATE = re.compile(
     re.IGNORECASE,
 )
 _ANCHORS = re.compile(
-    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
+    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
     re.IGNORECASE,
 )
 """Classes of links that are no part of the text."""
+_CERTAIN = re.compile(
+    r"(?:^|\s)(?:breadcrumbs?|cookies?|consent|gdpr|newsletter|pagination|pager|prev-next|footer)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+"""Classes of paragraphs and items that are no part of the text."""
 _CONTAINERS = frozenset((
-    "div", "section", "header", "ul", "ol", "dl", "table", "form", "fieldset", "figure", "details", "center",
+    "div", "section", "header", "ul", "ol", "dl", "table", "tbody", "td", "form", "fieldset", "figure", "details", "center",
 ))  # fmt: skip
 """Elements that are left out by the names of their class and id; in others, these may say what the text is about."""
 _UNSHOWN = frozenset(("script", "style", "button"))
@@ -190,7 +195,9 @@ def _is_boilerplate(element: Any) -> bool:
     names = element.get("class") or ""
     if element.tag == "a":
         return bool(_ANCHORS.search(names[:500]))
-    if element.tag not in _CONTAINERS:
+    if element.tag in ("p", "li"):
+        return bool(_CERTAIN.search(names[:500]))
+    if element.tag not in _CONTAINERS and "-" not in element.tag:  # which is an element of the page's own
         return False
     if not _is_section(element):
         names += f" {element.get('id') or ''}"

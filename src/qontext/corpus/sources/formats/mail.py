@@ -97,7 +97,7 @@ def _body(part: EmailMessage, encoding: str) -> Iterator[Block]:
         for choice in sorted(_inside(part), key=lambda choice: _kind(choice) != "text/plain"):
             blocks = list(_body(choice, encoding))
             yield from blocks
-            if blocks or _content(choice, encoding).strip():
+            if blocks or (_kind(choice) == "text/plain" and _content(choice, encoding).strip()):
                 break
     elif kind == "message/rfc822":
         for message in _inside(part):
@@ -106,7 +106,8 @@ def _body(part: EmailMessage, encoding: str) -> Iterator[Block]:
             for block in _body(message, encoding):
                 yield replace(block, headings=(*subject, *block.headings))
     elif kind.startswith("multipart/"):
-        for each in _inside(part):
+        parts = _inside(part)
+        for each in parts[:1] if kind == "multipart/related" else parts:  # a page, and what it shows
             yield from _body(each, encoding)
 
 

@@ -23,6 +23,8 @@ from qontext.data.records import Block
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+)[ \t]*:[ \t]*(.*)$")
 _KEY = re.compile(r"""["']?[\w.@$/-]+(?: [\w.@$/-]+){0,2}["']?[ \t]*:(?!//)""")
+_ANY_KEY = re.compile(r"[^\s?:#-][^:]{0,60}:(?:\s|\Z)")
+"""A line that is rather a key than prose, between others."""
 _TAG = re.compile(r"<!--.*?(-->|\Z)|</?[a-zA-Z][^>]*>", re.DOTALL)
 _BREAK = re.compile(r"</?(?:br|p|li|div|tr|td)\b", re.IGNORECASE)
 _UNSEEN = re.compile(r"<(script|style)\b.*?(</\1\s*>|\Z)", re.DOTALL | re.IGNORECASE)
@@ -48,7 +50,7 @@ def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
         return text, {}
     entries: list[tuple[str, str, list[str]]] = []
     for line in lines:
-        if _KEY.match(line):
+        if _KEY.match(line) or _ANY_KEY.match(line):
             entry = _ENTRY.match(line)
             entries.append((entry[1], entry[2].strip(), []) if entry else ("", "", []))
         elif entries:
@@ -58,10 +60,15 @@ def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
 
 
 def _is_yaml(lines: list[str]) -> bool:
-    """True if each line is a key with its value, an item, a comment or empty, or belongs to the one before; prose between
-    two rules is none."""
-    own = [line for line in lines if line.strip() and not line.startswith((" ", "\t", "#", "- ", "]", "}"))]
-    return bool(own) and all(_KEY.match(line) for line in own)
+    """True if the first line is a key, and no line after an empty one is prose."""
+    own = [
+        (number, line)
+        for number, line in enumerate(lines)
+        if line.strip() and not line.startswith((" ", "\t", "#", "-", "?", ":", "]", "}", "{%"))
+    ]
+    if not own or not _KEY.match(own[0][1]):
+        return False
+    return all(_ANY_KEY.match(line) for number, line in own[1:] if not lines[number - 1].strip())
 
 
 def _value(first: str, rest: list[str]) -> str | list[str]:

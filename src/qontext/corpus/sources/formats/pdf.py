@@ -35,8 +35,9 @@ _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)|\b[ivxlc]+\b")
 _WORD = re.compile(r"[^\W\d]+")
 _PAGE_WORDS = frozenset(
-    "bl blatt blz de diapositive di fol folie of oldal p pag pagina page pg pág página s seite sida side sivu slide str "
-    "strana strona sur von с стр страница".split()
+    "bl blatt blz de diapositive di fol folie hal halaman lk lpp of oldal p pag pagina page pagină pg psl puslapis pàgina "
+    "pág página s sayfa seite sida sidan side sivu slide str strana strany stranica strona sur trang von σελ σελίδα с "
+    "слайд стр страница сторінка ページ 頁 页 第 페이지 쪽".split()
 )
 """Words beside a page's number. Another word alone before a number makes a label such as "Question 4", which is text."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
