@@ -26,7 +26,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 def test_cot_lm_is_its_equation(llama: Encoder) -> None:
     """One text at a time, by the library's own language model."""
     method = load_method("cot-lm", llama, has_queries=True, late_mlm_weight=0.5)
-    loss = training_step(method, llama, SENTENCES, QUERIES, max_tokens=120)
+    loss = training_step(method, llama, SENTENCES, QUERIES)
     model: Any = llama.model
     passage_losses, query_losses = [], []
     for passage, query in zip(SENTENCES, QUERIES):
@@ -42,15 +42,11 @@ def test_cot_lm_is_its_equation(llama: Encoder) -> None:
 
 def test_the_context_learns_of_the_passage_through_the_vector_alone(llama: Encoder) -> None:
     method = load_method("cot-lm", llama, has_queries=True, late_mlm_weight=0.0)
-    one, other = (
-        training_step(method, llama, texts, QUERIES, max_tokens=120) for texts in (SENTENCES, SENTENCES[::-1])
-    )
+    one, other = (training_step(method, llama, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
     assert not torch.isclose(one, other)
     with torch.no_grad():
         method.head.weight.zero_()
-    one, other = (
-        training_step(method, llama, texts, QUERIES, max_tokens=120) for texts in (SENTENCES, SENTENCES[::-1])
-    )
+    one, other = (training_step(method, llama, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
     torch.testing.assert_close(one, other)
 
 

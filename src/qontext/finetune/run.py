@@ -148,7 +148,7 @@ def check_own_prompts(config: FinetuneConfig, own: Any, prompts: Any, *, says: b
     for kind, setting in (("query", config.query_prompt), ("passage", config.passage_prompt)):
         if prompts[kind] == own.get(kind, ""):
             continue
-        if setting is not None:
+        if setting:
             raise QontextError(
                 f"--{kind}-prompt is not read: the representation {config.representation!r} has prompts of its own",
                 remedy=f"Remove --{kind}-prompt.",

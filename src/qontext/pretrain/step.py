@@ -68,7 +68,7 @@ def training_step(
     contexts: Sequence[str] | None = None,
     *,
     step: int = 0,
-    max_tokens: int = 144,
+    max_tokens: int | None = None,
 ) -> Tensor:
     """The loss of one batch, ready for `backward()`.
 
@@ -79,6 +79,7 @@ def training_step(
         contexts: The context of each text: a related passage, or a query. None for methods that read none.
         step: The number of the step, by which masks are drawn.
         max_tokens: Maximum length of a text in tokens, including special tokens; longer ones are cropped at random.
+            Default: 144, or what the encoder reads if that is less.
 
     Examples:
         >>> import torch
@@ -97,6 +98,8 @@ def training_step(
     from qontext.training.dropout import drawn_for
 
     objective = _objective(method, encoder)
+    if max_tokens is None:
+        max_tokens = min(144, encoder.max_length - encoder.longest_prompt)
     check_max_tokens(max_tokens, encoder)
     device = next(encoder.parameters()).device
     batch = _batch(objective, texts, contexts, step, max_tokens)

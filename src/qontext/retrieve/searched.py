@@ -210,7 +210,10 @@ def open_searcher(config: SearchConfig) -> Searcher:
 def refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path | None = None) -> None:
     """Refuse settings that would have no effect."""
     for name in names:
-        if name in config.model_fields_set and getattr(config, name) is not None:
+        if (
+            name in config.model_fields_set
+            and getattr(config, name) != SearchConfig.model_fields[name].default
+        ):
             flag = f"--{name.replace('_', '-')}"
             raise QontextError(f"{flag} {why}", place=place, remedy=f"Remove {flag}.")
 

@@ -35,9 +35,10 @@ class TokenizedTexts:
     def pad(
         self, numbers: Ints, pad_id: int, grid: Grid = FINE, most: int = UNLIMITED
     ) -> tuple[Tensor, Tensor]:
-        """Tokens [N, T] of these texts, and their attention mask [N, T]; T is at most `most`, as positions may end there."""
+        """Tokens [N, T] of these texts, and their attention mask [N, T]; padding goes no further than `most`, as positions
+        may end there."""
         lengths = self.length[numbers]
-        width = min(int(grid.padded(lengths).max()), most)
+        width = max(int(lengths.max()), min(int(grid.padded(lengths).max()), most))
         row = np.repeat(np.arange(len(numbers)), lengths)
         column = np.arange(len(row)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
         padded = np.full((len(numbers), width), pad_id, np.int64)
