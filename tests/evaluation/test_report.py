@@ -305,6 +305,12 @@ def test_labels_name_and_order_the_systems_and_sentences_open_the_page(folder: P
     assert base.split("|")[-2].strip() == "&lt; .001"  # p of the main measure against the first
     with pytest.raises(QontextError, match="NAME=LABEL"):
         api.report(runs, label=("base",), out=tmp_path / "bad")
+    with pytest.raises(QontextError, match="unknown system of --label 'bse'") as caught:
+        api.report(runs, label=("bse=Base",), out=tmp_path / "bad")
+    assert "Did you mean 'base'?" in caught.value.remedy
+    with pytest.raises(QontextError, match="unknown system of --recommended 'base'"):
+        api.report(runs, label=label, recommended="base", out=tmp_path / "bad")  # it is called Base
+    assert not (tmp_path / "bad").exists()
 
 
 def test_the_recommended_system_is_marked_and_shown_in_examples(folder: Path, tmp_path: Path) -> None:

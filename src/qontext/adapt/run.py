@@ -276,7 +276,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     publish.remove_others(root)
     model = model if reference else model_of(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
-    report = _report(root, recipe.title, verdict.system, opening)
+    report = _report(root, recipe.title, verdict.system, opening, recipes.systems(plan))
     split = artifacts.open_artifact(index / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
@@ -307,7 +307,7 @@ def _judge(root: Path, planned: Any) -> Verdict:
     return replace(verdict, sentences=[*verdict.sentences, sentence(planned.starts)])
 
 
-def _report(root: Path, title: str, system: str, opening: list[str]) -> str:
+def _report(root: Path, title: str, system: str, opening: list[str], measured: list[str]) -> str:
     """Write the report; returns its page."""
     from qontext import api
     from qontext.adapt import state
@@ -318,7 +318,7 @@ def _report(root: Path, title: str, system: str, opening: list[str]) -> str:
         (str(steps),),
         title=title,
         data=str(steps / "holdout" / "measured"),
-        label=[f"{one.name}={one.label}" for one in SYSTEMS],
+        label=[f"{one.name}={one.label}" for one in SYSTEMS if one.name in measured],
         opening=opening,
         recommended=label_of(system),
         out=root / "report",

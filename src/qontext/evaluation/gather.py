@@ -25,7 +25,7 @@ from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, META, Artifact
 from qontext.frame.config import parse_toml
 from qontext.frame.damage import damaged, read_json
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, choose
 from qontext.frame.fingerprint import places
 from qontext.training import metrics
 
@@ -183,7 +183,10 @@ def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> lis
     for evaluation in evaluations:
         same = {"qrels": evaluation.inputs["qrels"]["digest"], "config": _without_measures(evaluation.config)}
         groups.setdefault(json.dumps(same, sort_keys=True), []).append(evaluation)
-    comparable = itertools.chain.from_iterable(map(_with_common_measures, groups.values()))
+    comparable = list(itertools.chain.from_iterable(map(_with_common_measures, groups.values())))
+    named = {name for group in comparable for name in _names(group, _split(group))}
+    for name in labels if named else ():
+        choose(name, sorted(named), "system of --label")
     sections = [_section(group, labels) for group in comparable]
     return sorted(sections, key=lambda section: section.split == GENERATED)
 
@@ -203,9 +206,12 @@ def _without_measures(config: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in config.items() if name != "measures"}
 
 
+def _split(group: Sequence[Artifact]) -> str:
+    return str(group[0].config.get("split", "test"))
+
+
 def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
-    first = group[0]
-    split = str(first.config.get("split", "test"))
+    first, split = group[0], _split(group)
     names = _names(group, split)
     if known_first := [name for name in labels if name in names]:
         order = sorted(

@@ -14,7 +14,7 @@ from qontext import __version__
 from qontext.evaluation.tables import Table, to_csv, to_latex, to_markdown
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, choose
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
@@ -62,6 +62,9 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
         load_collection(settings.data)  # even where there is nothing to show examples of
     labels = dict(_label(text) for text in settings.label)
     facts = gather(settings.runs, labels)
+    shown = dict.fromkeys(system.name for section in facts.sections for system in section.systems)
+    if settings.recommended is not None and shown:
+        choose(settings.recommended, shown, "system of --recommended")
     report = contents(
         facts,
         data=settings.data,
