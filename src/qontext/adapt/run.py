@@ -276,7 +276,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     publish.remove_others(root)
     model = model if reference else model_of(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
-    report = _report(root, recipe.title, verdict.system, opening, recipes.systems(plan))
+    report = _report(root, recipe.title, verdict.system, opening, plan)
     split = artifacts.open_artifact(index / "passages").summary
     left_out = {name: split[name] for name in ("skipped", "not_read") if name in split}
     show.show_verdict(verdict, searching, root)
@@ -307,10 +307,11 @@ def _judge(root: Path, planned: Any) -> Verdict:
     return replace(verdict, sentences=[*verdict.sentences, sentence(planned.starts)])
 
 
-def _report(root: Path, title: str, system: str, opening: list[str], measured: list[str]) -> str:
+def _report(root: Path, title: str, system: str, opening: list[str], plan: Any) -> str:
     """Write the report; returns its page."""
     from qontext import api
     from qontext.adapt import state
+    from qontext.adapt.recipes import systems
     from qontext.retrieve.system import SYSTEMS, label_of
 
     steps = root / state.STEPS
@@ -318,7 +319,7 @@ def _report(root: Path, title: str, system: str, opening: list[str], measured: l
         (str(steps),),
         title=title,
         data=str(steps / "holdout" / "measured"),
-        label=[f"{one.name}={one.label}" for one in SYSTEMS if one.name in measured],
+        label=[f"{one.name}={one.label}" for one in SYSTEMS if one.name in systems(plan)],
         opening=opening,
         recommended=label_of(system),
         out=root / "report",
