@@ -18,6 +18,7 @@ from qontext.adapt import follow, publish
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as, stamp_of
 from qontext.frame import hashes
+from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
 from qontext.retrieve.searcher import Searcher
@@ -313,6 +314,37 @@ def test_a_failed_update_keeps_the_sources(
         api.refresh(out, source=[f"tickets={tickets}"], words=True)
     assert (out / "sources.json").read_bytes() == before
     assert api.refresh(out, words=True)["changed"] is False
+
+
+def test_a_failure_after_the_index_counts_keeps_its_sources(
+    handbook: Path, tickets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, write = tmp_path / "made", Workdir.write_json
+
+    def full(work: Workdir, name: str, value: Any) -> None:
+        if name == follow.STAMPS:
+            raise OSError(28, "No space left on device")
+        write(work, name, value)
+
+    api.refresh(out, source=[handbook], words=True)
+    with monkeypatch.context() as patch, pytest.raises(QontextError, match="the disk is full"):
+        patch.setattr(Workdir, "write_json", full)
+        api.refresh(out, source=[f"tickets={tickets}"], words=True)
+    assert list(read_listing(out / "sources.json")) == ["handbook", "tickets"]
+    assert documents(out, "oven hot") == ["tickets/7"]
+
+
+def test_a_killed_refresh_of_one_source_goes_on(
+    adapted: Any, tickets: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def killed(_: follow.Follower) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(follow.Follower, "_index", killed)
+        api.refresh(adapted.out, source=[f"tickets={tickets}"])
+    assert api.refresh(adapted.out)["documents"]["new"] == 1
+    assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
 
 
 def test_a_list_of_sources_that_was_not_indexed_is_not_followed(adapted: Any, tickets: Path) -> None:

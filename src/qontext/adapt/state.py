@@ -27,7 +27,7 @@ from qontext.adapt.recipes import training_recipe
 from qontext.adapt.starts import Starts
 from qontext.adapt.survey import Survey
 from qontext.corpus.docset import is_documentation
-from qontext.corpus.sources.several import FILE, SCHEME, Listing, read_listing
+from qontext.corpus.sources.several import FILE, SCHEME, Listing, is_at, place_of, read_listing
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.damage import read_json
@@ -158,32 +158,40 @@ def sources_of(root: Path) -> Listing:
     """The sources of the directory; none if the index that it answers with is of other documents."""
     if not (root / FILE).is_file():
         return {}
+    listing = read_listing(root / FILE)
     if is_adapted(root) and artifacts.is_artifact(passages := index_of(root) / "passages"):
         indexed = artifacts.open_artifact(passages).inputs.get("source")
         if indexed is not None and not indexed["path"].startswith(f"{SCHEME}:"):
-            return {}
-    return read_listing(root / FILE)
+            # A killed edit listed them with others; else the list is of documents before them.
+            own = [place_of(entry, root) for entry in listing.values()]
+            there = [str(place) for place in places(indexed, passages)]
+            return listing if any(is_at(path, place) for path in own for place in there) else {}
+    return listing
 
 
 @contextlib.contextmanager
 def same_sources_if_failing(root: Path) -> Iterator[None]:
-    """If what follows fails, the directory has the sources that it had, unless something was begun with others."""
+    """If what follows fails, the directory has the sources that it had, unless something was planned or published with
+    others."""
     file = root / FILE
-    before = file.read_text(encoding="utf-8") if file.is_file() else None
+    before, was_adapted = file.read_text(encoding="utf-8") if file.is_file() else None, is_adapted(root)
+    made = [_bytes(root / name) for name in (ADAPTED, PLAN)]
     try:
         yield
     except (QontextError, OSError):
-        if is_adapted(root):
-            planned = read_planned(root)
-            is_begun = planned is not None and planned.is_pending
-        else:
-            is_begun = any(child != file and not child.name.startswith(".") for child in root.iterdir())
+        is_begun = made != [_bytes(root / name) for name in (ADAPTED, PLAN)]
+        if not was_adapted:
+            is_begun |= any(child != file and not child.name.startswith(".") for child in root.iterdir())
         now = file.read_text(encoding="utf-8") if file.is_file() else None
         if before is None and not is_begun:
             file.unlink(missing_ok=True)
         elif before is not None and before != now and not is_begun:
             Workdir(root).write_text(FILE, before)
         raise
+
+
+def _bytes(path: Path) -> bytes:
+    return path.read_bytes() if path.is_file() else b""
 
 
 def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:

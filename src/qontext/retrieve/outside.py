@@ -22,6 +22,7 @@ import subprocess
 import threading
 import time
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ class OutsideCommand(Outside):
         return parse(output.decode("utf-8", "replace"))[:k]
 
     def _heard(self, child: subprocess.Popen[bytes], question: str) -> list[bytes]:
-        """The two outputs of the command, which is ended once one of them is too large."""
+        """The output of the command, which is ended once it is too large, and the end of what it logs."""
         heard = [b"", b""]
 
         def write(pipe: Any) -> None:
@@ -232,8 +233,9 @@ class OutsideCommand(Outside):
 
         def read(number: int, pipe: Any) -> None:
             with pipe:
-                heard[number] = pipe.read(LARGEST + 1)
-            if len(heard[number]) > LARGEST:
+                logged = deque(iter(lambda: pipe.read(1 << 16), b"") if number else (), maxlen=2)
+                heard[number] = b"".join(logged) or pipe.read(LARGEST + 1)
+            if len(heard[0]) > LARGEST:
                 _end(child)
 
         tasks: Any = [(write, child.stdin), (read, 0, child.stdout), (read, 1, child.stderr), (child.wait,)]
@@ -244,7 +246,7 @@ class OutsideCommand(Outside):
         for call in calls:
             call.join(max(0.0, until - time.monotonic()))
         problem = f"gave no answer to {question!r} within {SECONDS:g} s"
-        if max(map(len, heard)) > LARGEST:
+        if len(heard[0]) > LARGEST:
             problem = f"its answer to {question!r} is larger than {LARGEST >> 20} MB"
         elif not any(call.is_alive() for call in calls):
             return heard
@@ -254,10 +256,7 @@ class OutsideCommand(Outside):
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command and what it started."""
     with contextlib.suppress(OSError):
-        if os.name == "posix":
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
-            process.kill()
+        os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
     process.wait()
 
 
