@@ -562,7 +562,7 @@ def index(
     trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
-    """Build an index: faiss, Milvus, PostgreSQL or BM25."""
+    """Build an index of vectors, or of words (BM25)."""
 
 @overload
 def search(

@@ -28,9 +28,9 @@ def write(path: Path, text: str | bytes) -> Path:
 
 
 PAGE = """<!DOCTYPE html>
-<html lang="EN-us"><head><title>Guide — The Site</title><meta name="date" content="2024-05-06">
+<html lang="EN-us"><head><title>Guide — The Site</title><meta name=date content="2024-05-06"><meta name=author content=Ada>
 <link rel="canonical" href="https://x.org/guide"><style>p {color: red}</style></head>
-<body class="with-sidebar">
+<meta name=keywords content="tools, wood  work,"><body class="with-sidebar">
 <div id="cookie-banner">We use cookies.</div>
 <nav><ul><li><a href="/">Home</a></li></ul></nav>
 <div class="sphinxsidebar">Quick search</div>

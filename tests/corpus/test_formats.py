@@ -30,10 +30,12 @@ def test_html_is_its_main_part_by_headings(tmp_path: Path) -> None:
     ]
     assert [block.line for block in document.blocks][:4] == [10, 15, 15, 16]
     assert json.loads(document.metadata) == {
+        "author": "Ada",
         "date": "2024-05-06",
         "folder": "",
         "format": "html",
-        "language": "en-us",
+        "lang": "en-us",
+        "tags": ["tools", "wood work"],
         "url": "https://x.org/guide",
     }
 

@@ -133,7 +133,7 @@ def test_strength_by_people_is_that_of_the_questions_whose_answers_they_judged(
 
 
 def test_strength_needs_held_out_questions(folder: Path) -> None:
-    with pytest.raises(QontextError, match="held-out questions"):
+    with pytest.raises(QontextError, match="questions that 'qontext adapt' held out"):
         Searcher(folder / "made").search("stair", min_score=0.5)
     with pytest.raises(QontextError, match="directory of 'qontext adapt'"):
         Searcher.build(TEXTS).search("mill", min_score=0.5)

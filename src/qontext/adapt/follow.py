@@ -128,6 +128,8 @@ class Follower:
             return {"out": str(self.root), "changed": False}
         digest = digest_of(self.documents, self._read_as())
         is_same = self.about is not None and digest == (recorded.get("digest") or self._recorded_digest())
+        if wants_vectors and self.about is not None:
+            log.note("Vectors of all passages are computed; with --words, none are.")
         result = self._index() if wants_vectors or not is_same else {"changed": False}
         stamps = {**known, **stamps} if self.edits.only else stamps
         self.work.write_json(STAMPS, {"documents": self.documents, "digest": digest, "stamps": stamps})

@@ -12,6 +12,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
 
@@ -152,7 +153,7 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         with trust.trusting(is_trusted, asks=True):
             run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
-    out = _out_parameters(loaded.without_out is None) if isinstance(loaded, stages.Stage) else []
+    out = _out_parameters(loaded) if isinstance(loaded, stages.Stage) else []
     parameters = [*_field_parameters(config), *out, *_common_parameters()]
     parameters.append(_parameter("ctx", typer.Context, inspect.Parameter.empty))
     # Parameters without a default first, as Python requires.
@@ -295,9 +296,12 @@ def _field_parameters(config: Any) -> list[inspect.Parameter]:
     return parameters
 
 
-def _out_parameters(is_needed: bool) -> list[inspect.Parameter]:
+def _out_parameters(stage: stages.Stage[Any]) -> list[inspect.Parameter]:
+    is_needed = stage.without_out is None
     kind: Any = str if is_needed else str | None
-    text = "Output directory." if is_needed else "Output directory, to keep the result."
+    text = "Output directory"
+    text += f", or NAME{Path(stage.file).suffix} for {stage.file} alone" if stage.file else ""
+    text += "." if is_needed else ", to keep the result."
     option = typer.Option(
         "--out", "-o", help=text, metavar="DIR", show_default=False, rich_help_panel="Output"
     )

@@ -32,7 +32,7 @@ FEWEST_WORDS, MOST_WORDS = 4, 25
 
 class DocsetConfig(StageConfig):
     source: Annotated[str, Input(positional=True, fingerprint=fingerprint), Asks(demands)] = "pydocs:"
-    """pydocs: for all installed Python packages, or pydocs:NAME,NAME for some."""
+    """pydocs: for all installed Python packages (the default), or pydocs:NAME,NAME for some."""
 
     passages: int | None = Field(None, ge=10)
     """Approximate number of passages, in whole modules drawn from all over the source. Default: all."""

@@ -25,7 +25,8 @@ class TrainTokenizerConfig(StageConfig):
     """Passages from 'qontext split'."""
 
     vocabulary: int = Field(30_522, ge=100, le=1 << 24)
-    """Vocabulary size, including special tokens (30,522 in BERT). Up to 65,536 need two bytes per token."""
+    """Vocabulary size, including special tokens (30,522 in BERT). Token ids are stored in two bytes each for up to
+    65,536 entries, else in four."""
 
     lowercase: bool = True
     """Lowercase and strip accents, as bert-base-uncased does."""

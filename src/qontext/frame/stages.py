@@ -118,7 +118,7 @@ VERBS: Mapping[str, Verb] = {
     "finetune": Verb("qontext.finetune.run", "Training", "Fine-tune a retriever on labeled queries."),
     "train-reranker": Verb("qontext.finetune.reranker", "Training", "Train a cross-encoder for reranking."),
     "encode": Verb("qontext.retrieve.encode", "Search", "Encode passages into vectors."),
-    "index": Verb("qontext.retrieve.index.build", "Search", "Build an index: faiss, Milvus, PostgreSQL or BM25."),
+    "index": Verb("qontext.retrieve.index.build", "Search", "Build an index of vectors, or of words (BM25)."),
     "search": Verb("qontext.retrieve.search", "Search", "Search vectors, an index, or passages (BM25)."),
     "fuse": Verb("qontext.retrieve.fuse", "Search", "Fuse several runs into one."),
     "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),

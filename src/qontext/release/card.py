@@ -1,4 +1,4 @@
-"""The model card of a pushed model: the folder's own, with licence, base model, data and figures in its metadata, and the
+"""The model card of a pushed model: the folder's own, with license, base model, data and figures in its metadata, and the
 files that are uploaded.
 
 Figures are in the metadata as a `model-index`, which the Hub shows beside the model, and as a table in the text. Paths of

@@ -59,7 +59,7 @@ class PushConfig(StageConfig):
     there without being named."""
 
     license: str = ""
-    """The licence of the model, such as apache-2.0. Default: that of its card."""
+    """The license of the model, such as apache-2.0. Default: that of its card."""
 
     base_model: str = ""
     """The Hub name of the model that training started from. Default: what the folder records, if it is a Hub name."""

@@ -33,7 +33,7 @@ class AskConfig(StageConfig):
     """Index what has changed in the documents of a directory of `adapt` before it is searched."""
 
     vectors: Annotated[bool, Action()] = True
-    """Of documents that nobody prepared: compute vectors after the first answer, in a process of its own."""
+    """Of a folder of documents as it is: compute vectors after the first answer, in a process of its own."""
 
     also: Annotated[tuple[str, ...], Action()] = ()
     """Another sub-query of the question, such as 'words: reset password', 'meaning: …' or 'hypothetical: an answer as
@@ -44,8 +44,8 @@ class AskConfig(StageConfig):
     sentence nearest to the question."""
 
     min_score: Annotated[float | None, Action()] = Field(None, ge=0, le=1)
-    """Show only answers with stronger evidence than this share of the answers of the questions that adapt held out had;
-    with 0.05, one right answer in twenty is not found."""
+    """Leave out answers with weak evidence, in a directory of `adapt`. With 0.05, the threshold is so high that it would
+    leave out one in twenty right answers to the questions that were held out."""
 
     context: Annotated[int, Action()] = Field(0, ge=0, le=100)
     """Number of neighboring passages to show on either side of an answer."""
@@ -91,7 +91,7 @@ def answer(searcher: Searcher, question: str, how: Asking) -> list[dict[str, Any
     if how.settings.files:
         show_files(searcher, answers)
     else:
-        show(question, answers)
+        show(question, answers, how.where)
     return [one.as_json() for one in answers]
 
 
@@ -102,7 +102,8 @@ def show_files(searcher: Searcher, answers: list[Answer]) -> None:
     path_of = getattr(searcher.collection, "path_of", lambda place: None)
     shown = dict.fromkeys(str(path_of(one.place) or one.place.file or one.document) for one in answers)
     with log.results():
-        print("\n".join(shown))
+        for path in shown:
+            print(path)
 
 
 def converse(searcher: Searcher, how: Asking) -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _questions() -> Iterator[str]:
         yield line
 
 
-def show(question: str, answers: list[Answer]) -> None:
+def show(question: str, answers: list[Answer], where: Sequence[str] = ()) -> None:
     """Print the passages: title, place, snippet."""
     if not log.is_shown():
         return
@@ -177,7 +178,8 @@ def show(question: str, answers: list[Answer]) -> None:
     with log.results():
         console = Console(markup=False, emoji=False, highlight=False)
         console.print(Text(visible(question), style="bold"))
-        console.print(table if answers else "No passage was found.")
+        none = "No passage that meets --where was found." if where else "No passage was found."
+        console.print(table if answers else none)
 
 
 def _highlighted(answer: Answer) -> Any:

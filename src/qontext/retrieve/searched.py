@@ -50,7 +50,7 @@ def _fingerprint(path: str) -> str | None:
 class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     index: Annotated[str | None, Input(positional=True, fingerprint=_fingerprint)] = None
     """The index to search: vectors (from `encode`, exact search), an index (from `index`), a directory of
-    `adapt`, or documents that nobody prepared, for a question. Optional with --bm25: the passages are then indexed first."""
+    `adapt`, or a folder of documents as it is, for a question. Optional with --bm25: the passages are then indexed first."""
 
     question: Annotated[str | None, Input(positional=True, by_content=False)] = None
     """A question to a directory of `adapt`: prints the best passages; no --out is needed. Without a question
@@ -98,7 +98,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     server. Its results (ids, paths or texts) are matched to the passages."""
 
     k: int = Field(1_000, ge=1)
-    """Passages per query."""
+    """Passages per query; 5 for a question, if not set."""
 
     max_length: int | None = Field(None, ge=3, le=100_000)
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 class ServeConfig(ComputeConfig):
     directories: Annotated[tuple[str, ...], Input(positional=True)] = Field(min_length=1)
-    """One or several directories of adapt, encode or index, or documents that nobody prepared. A directory is named
+    """One or several directories of adapt, encode or index, or folders of documents as they are. A directory is named
     after the last part of its path; NAME=DIR sets another name."""
 
     passages: Annotated[str | None, Input()] = None
@@ -48,7 +48,7 @@ class ServeConfig(ComputeConfig):
     """Look for changed documents this often, such as 60s or 5m, and index them while questions are answered."""
 
     watch: bool = False
-    """Index documents as soon as they change. Needs the package watchfiles."""
+    """Index documents as soon as they change. Needs pip install 'qontext[watch]'."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Addresses reachable from other machines need a token in QONTEXT_TOKEN."""

@@ -13,12 +13,14 @@ from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.adapted import PLAN, index_of, is_adapted, read_adapted
+from qontext.retrieve.adapted import PLAN, AdaptedFolder, index_of, is_adapted, read_adapted
+from qontext.retrieve.ask.evidence import calibration
+from qontext.retrieve.ask.questions import NoSuchPart
 from qontext.workflow.show import size_of
 
 REMOVED = {
     "steps": "the steps of training: without them, --retrain or another plan starts from scratch, and an update cannot "
-    "determine the share of new passages",
+    "determine the share of new passages; after an update, --min-score has no questions to go by",
     "report": "the results as a page: adapted.json and 'qontext show' keep them",
 }
 """Folder → the consequence of removing it."""
@@ -95,6 +97,16 @@ def _strange(folder: Path) -> Iterator[Path]:
             yield child
 
 
+def _calibrate(root: Path) -> None:
+    """Compute what --min-score reads of the steps, as long as they are there."""
+    try:
+        calibration(AdaptedFolder(root, device="cpu"))
+    except NoSuchPart:
+        return  # there was no --min-score before, either
+    except QontextError as error:
+        log.warn(f"search --min-score will not work any more: {error}")
+
+
 def _remove(root: Path, names: list[str]) -> None:
     """Remove the folders, unless another process writes in them. For links, only the link is removed. Each
     folder is first renamed to a temporary name, so the removal is atomic.
@@ -104,6 +116,8 @@ def _remove(root: Path, names: list[str]) -> None:
         for file in (artifacts.META, artifacts.CLAIM):
             for match in (root / name).glob(f"**/{file}"):
                 locks.refuse_if_written(match.parent)
+    if "steps" in names:
+        _calibrate(root)
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
     for name in names:

@@ -47,7 +47,7 @@ class SweepConfig(StageConfig):
     for the small profile."""
 
     set: tuple[str, ...] = ()
-    """Change a setting for all combinations, as step.field=value. May be repeated."""
+    """Change a setting for all combinations, as step.field=value or inputs.name=value. May be repeated."""
 
     small: bool = False
     """Run the small profile, on any labeled set in BEIR's layout. Its results are not meaningful."""

@@ -189,7 +189,7 @@ def strengths(
     """For each passage, the share of the held-out questions whose answer has weaker evidence."""
     from bisect import bisect_left
 
-    known = _calibration(folder)
+    known = calibration(folder)
     if not ids:
         return []
     run = (
@@ -217,7 +217,7 @@ def _statistic(folder: AdaptedFolder, question: str, id: str, run: Run | None, q
     return total
 
 
-def _calibration(folder: AdaptedFolder) -> list[float]:
+def calibration(folder: AdaptedFolder) -> list[float]:
     """The evidence for the answers of held-out questions, ascending; computed once for each index."""
     file, key = folder.root / CALIBRATION, [folder.folder.name, folder.system.name, _split(folder)]
     if file.is_file():
@@ -227,9 +227,9 @@ def _calibration(folder: AdaptedFolder) -> list[float]:
     values = sorted(_held_out(folder))
     if len(values) < FEWEST:
         raise NoSuchPart(
-            "the strength of a hit needs held-out questions whose answers are in the index",
+            "the strength of an answer is measured by questions that 'qontext adapt' held out, and it has too few",
             place=folder.root,
-            remedy="Finish 'qontext adapt' for these documents, and do not clean its steps.",
+            remedy="Search a directory of 'qontext adapt' that has its steps.",
         )
     try:
         artifacts.Workdir(folder.root).write_json(

@@ -53,7 +53,7 @@ def _is_protected(encryption: bytes) -> bool:
 
 def _metadata(package: Any) -> dict[str, Any]:
     values = {}
-    for key, tag in (("author", "creator"), ("date", "date"), ("language", "language")):
+    for key, tag in (("author", "creator"), ("date", "date"), ("lang", "language")):
         value = next((collapse(e.text or "") for e in package.iter("{*}" + tag)), "")
         if value:
             values[key] = value[:10] if key == "date" else value

@@ -142,14 +142,19 @@ def _titled(blocks: list[Block], title: str) -> tuple[str, tuple[Block, ...]]:
 
 
 def _head(tree: Any) -> tuple[dict[str, Any], str]:
-    """The page's metadata (language, date, URL) and its title."""
+    """The page's metadata (language, author, tags, date, URL) and its title."""
     metadata: dict[str, Any] = {}
     if language := tree.get("lang"):
-        metadata["language"] = language.strip().lower()[:20]
+        metadata["lang"] = language.strip().lower()[:20]
     for element in tree.iter("meta"):
         name = (element.get("name") or element.get("property") or element.get("http-equiv") or "").lower()
-        if name in _DATES and element.get("content"):
-            metadata.setdefault("date", element.get("content").strip()[:40])
+        content = collapse(element.get("content") or "")
+        if name in _DATES and content:
+            metadata.setdefault("date", content[:40])
+        if name == "author" and content:
+            metadata.setdefault("author", content[:1000])
+        if name == "keywords" and (tags := [tag.strip() for tag in content.split(",") if tag.strip()]):
+            metadata.setdefault("tags", tags)
     for element in tree.iter("link"):
         if element.get("rel", "").lower() == "canonical" and element.get("href", "").startswith("http"):
             metadata["url"] = element.get("href").strip()[:1000]
