@@ -73,8 +73,10 @@ def page(command: Any, ctx: Any, *, everything: bool) -> str:
     few = sum(map(len, panels.values())) <= _LONG
     names = sorted(panels, key=lambda name: (*FIRST, name, *RARE).index(name))
     visible = [name for name in names if everything or few or name not in RARE]
-    usage = [p.name.upper() if p.required else f"[{p.name.upper()}]" for p in panels.get("Arguments", ())]
-    usage += [f"{p.opts[-1]} {p.metavar or p.name.upper()}" for p in panels.get("Output", ()) if p.required]
+    usage = [p.name.upper() + ("…" if p.nargs == -1 else "") for p in panels.get("Arguments", ())]
+    usage = [name if p.required else f"[{name}]" for name, p in zip(usage, panels.get("Arguments", ()))]
+    needed = [p for name in names if name != "Arguments" for p in panels[name] if p.required]
+    usage += [f"{p.opts[-1]} {p.metavar or p.name.upper()}" for p in needed]
     parts = [
         f"Usage: {' '.join([ctx.command_path, *usage])} [OPTIONS]\n",
         _text(inspect.cleandoc(command.help or "")),
