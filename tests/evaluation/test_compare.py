@@ -170,3 +170,9 @@ def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:
 def test_this_folder_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert find_runs(".") == ("", ["."]) and find_runs("a=.") == ("a", ["."])
+
+
+def test_a_long_list_of_runs_is_a_list(tmp_path: Path) -> None:
+    runs = [str(tmp_path / f"a-run-with-a-long-name-seed{n}.trec") for n in range(150)]
+    assert find_runs(",".join(runs)) == ("", runs)
+    assert find_runs("ours=" + ",".join(runs)) == ("ours", runs)

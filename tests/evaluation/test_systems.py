@@ -74,17 +74,54 @@ def test_own_questions_are_labels(documents: Path, system: str, tmp_path: Path) 
     assert asked.count(rows[0]["query"]) == 1
 
 
-def test_the_split_of_own_questions(documents: Path, system: str, tmp_path: Path) -> None:
-    labels = tmp_path / "labels"
+def write_labels(folder: Path, of: dict[str, range], splits: tuple[str, ...]) -> Path:
+    """Labels of some of the splits, each with questions about these reports."""
+    labels = folder / "labels"
     (labels / "qrels").mkdir(parents=True)
     (labels / "corpus.jsonl").write_text('{"_id": "report-0", "text": "x"}\n')
     rows = [{"_id": f"q{n}", "text": f"lighthouse {make_report(n)['title']}"} for n in range(8)]
     (labels / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    for split, of in {"dev": range(5), "test": range(5, 8)}.items():
-        lines = "".join(f"q{n}\treport-{n}\t1\n" for n in of)
+    for split in splits:
+        lines = "".join(f"q{n}\treport-{n}\t1\n" for n in of[split])
         (labels / "qrels" / f"{split}.tsv").write_text(f"query-id\tcorpus-id\tscore\n{lines}")
+    return labels
+
+
+def test_the_split_of_own_questions(documents: Path, system: str, tmp_path: Path) -> None:
+    labels = write_labels(tmp_path, {"dev": range(5), "test": range(5, 8)}, ("dev", "test"))
     made = api.evaluate(documents, labels, system=[system], split="dev", out=tmp_path / "out")
     assert made.summary["questions"] == 5
+
+
+@pytest.mark.parametrize(
+    ("splits", "asked", "questions"),
+    [
+        (("train", "dev"), "dev", 5),
+        (("train", "dev"), "train", 3),
+        (("dev",), "dev", 5),
+        (("dev",), "test", 5),
+    ],
+)
+def test_a_split_is_the_one_that_was_asked_for(
+    splits: tuple[str, ...], asked: str, questions: int, documents: Path, system: str, tmp_path: Path
+) -> None:
+    labels = write_labels(tmp_path, {"dev": range(5), "train": range(5, 8)}, splits)
+    made = api.evaluate(documents, labels, system=[system], split=asked, out=tmp_path / "out")
+    assert made.summary["questions"] == questions
+
+
+def test_an_unknown_split_is_refused_at_once(documents: Path, system: str, tmp_path: Path) -> None:
+    labels = write_labels(tmp_path, {"dev": range(5), "train": range(5, 8)}, ("dev", "train"))
+    with pytest.raises(QontextError, match=r"unknown split of .*labels 'validation'. Choose from: "):
+        api.evaluate(documents, labels, system=[system], split="validation", out=tmp_path / "out")
+
+
+@pytest.mark.parametrize("name", ["my_seed2", "x_score", "scores"])
+def test_a_system_may_have_any_name(name: str, documents: Path, system: str, tmp_path: Path) -> None:
+    command = system.partition("=")[2]
+    made = api.evaluate(documents, system=[f"{name}={command}"], questions=5, out=tmp_path / "out")
+    rows = (made.path / "derived" / "results.csv").read_text()
+    assert f"{name}," in rows and "BM25," in rows
 
 
 def test_it_resumes_to_the_same_bits_and_asks_no_question_twice(

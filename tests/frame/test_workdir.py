@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.frame.workdir import has_only_scratch, scratch
+from qontext.frame.workdir import Workdir, has_only_scratch, scratch
 
 HOLD = """
 import sys
@@ -58,3 +58,20 @@ def test_a_directory_that_was_made_for_it_goes_with_it(tmp_path: Path) -> None:
     with scratch(tmp_path / "new"):
         (tmp_path / "new" / "result").touch()
     assert (tmp_path / "new" / "result").exists() and not has_only_scratch(tmp_path / "new")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a file there has no such modes")
+def test_others_may_read_what_a_library_wrote_for_its_owner(tmp_path: Path) -> None:
+    work = Workdir(tmp_path / "out")
+    usual, mine = tmp_path / "usual", tmp_path / "mine"
+    for path in (usual, mine):
+        path.write_text("x")
+    mine.chmod(0o600)
+    with work.write("one") as path:
+        path.touch(0o600)
+    with work.write_folder("model") as folder:
+        (folder / "weights").touch(0o600)
+        (folder / "linked").hardlink_to(mine)
+    modes = [(work.path / name).stat().st_mode for name in ("one", "model/weights")]
+    assert modes == [usual.stat().st_mode] * 2
+    assert mine.stat().st_mode & 0o777 == 0o600, "a file of someone else"

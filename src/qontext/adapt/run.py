@@ -391,7 +391,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
-        qontext adapt docs.jsonl --also mine="grep -ril -e {question} docs" --out runs/compared
+        qontext adapt docs.jsonl --also mine="python3 my_search.py {question}" --out runs/compared
         qontext adapt docs.jsonl --questions questions.txt --judge 30 --out runs/mine
         qontext adapt --source notes=handbook --source docs=docs.jsonl --dry-run --out runs/both
         qontext adapt pydocs: --budget 10m --dry-run

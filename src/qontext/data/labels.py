@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -50,6 +50,11 @@ class Labels:
     def named(self) -> set[str]:
         """Every id that is judged relevant."""
         return {id for qrels in self.splits.values() for judged in qrels.values() for id in judged}
+
+
+def tested(splits: Collection[str]) -> str:
+    """The split to test on: test, else dev, else the first one that is not for training."""
+    return next((n for n in ("test", "dev") if n in splits), "") or next(n for n in splits if n != "train")
 
 
 def read_labels(source: str) -> Labels:

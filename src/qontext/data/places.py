@@ -177,7 +177,7 @@ def find_passages(source: Path | str, ids: Collection[str]) -> dict[str, Found]:
                     rows += file.read_row_group(group, columns).filter(is_wanted).to_pylist()
         for row in rows:
             id, title, text, doc = (row.pop(name) for name in ("id", "title", "text", "doc"))
-            passage = Passage(str(id), title, text, str(doc))
+            passage = Passage(str(id), title, text, str(id if doc is None else doc))
             sentences = tuple(row.pop("sentences", None) or ())
             passages[passage.id] = Found(passage, place_of(row, part), sentences)
     return passages

@@ -162,16 +162,24 @@ def _refuse_questions(qrels: Qrels | StrPath) -> None:
 def find_runs(text: str) -> tuple[str, list[str]]:
     """``NAME=PATHS`` → its name (may be empty) and the runs: one, or one per seed."""
     name, sign, rest = text.partition("=")
-    if not sign or Path(text).exists():
+    if not sign or _exists(text):
         name, rest = "", text
     paths = []
-    for part in [rest] if Path(rest).expanduser().exists() else filter(None, rest.split(",")):
+    for part in [rest] if _exists(rest) else filter(None, rest.split(",")):
         path = Path(part).expanduser()
         if path.exists():
             paths.append(part)
             continue
         paths += sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) or [part]
     return name, paths
+
+
+def _exists(path: str) -> bool:
+    """False of a list that is too long for a path, too."""
+    try:
+        return Path(path).expanduser().exists()
+    except OSError:
+        return False
 
 
 def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:

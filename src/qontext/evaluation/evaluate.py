@@ -367,7 +367,7 @@ EXAMPLES = """
         qontext evaluate run.trec data/qrels/test.tsv --measures "nDCG@10 R@100" --out scores
         qontext evaluate run.trec trec-dl-2019 --json
         qontext evaluate nq.trec nq-test.qa.csv --passages passages
-        qontext evaluate docs --system mine="grep -ril -e {question} docs" --out mine
+        qontext evaluate docs --system mine="python3 my_search.py {question}" --out mine
 """
 
 STAGE = Stage(

@@ -272,13 +272,11 @@ def _written(model: str, held_out: set[str], config: HoldoutConfig, work: Workdi
 
 def _split_labels(labels: Labels, document: dict[str, str], config: HoldoutConfig) -> dict[str, Qrels]:
     """train, dev and test: existing splits, or new ones, or only test."""
-    from qontext.data.labels import measured_sizes
+    from qontext.data.labels import measured_sizes, tested
 
     if labels.are_split:
         splits = {name: dict(qrels) for name, qrels in labels.splits.items() if qrels}
-        if "test" not in splits:
-            last = "dev" if "dev" in splits else next(name for name in splits if name != "train")
-            splits["test"] = splits.pop(last)
+        splits["test"] = splits.pop(tested(splits))
     elif not config.split_labels:
         splits = {"test": dict(next(iter(labels.splits.values())))}
     else:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 from qontext.evaluation.comparison import format_p
 from qontext.frame import log, trust
 from qontext.frame.artifacts import DERIVED, LOGS, Artifact, Workdir
+from qontext.frame.errors import choose
 from qontext.frame.execution import function
 from qontext.retrieve import outside
 
@@ -53,7 +54,7 @@ def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
         outside.probe(system, "how does it work?")
     work.write_json(f"{LOGS}systems.json", sorted(systems))  # from now on, an error leaves what was done
     steps = work.path / STEPS
-    split = GENERATED if settings.labels is None else settings.split
+    split = _split(settings)
     measured = _questions(settings, steps, split) / "measured"
     asking = {"data": measured, "split": split, "k": DEPTH}
     searches = {name: {"system": system} for name, system in systems.items()} | {BASELINE: {"bm25": True}}
@@ -61,12 +62,10 @@ def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
         name: _step(steps, "search", f"runs/{name}", **searched, **asking)
         for name, searched in searches.items()
     }
-    names = {name: f"scores/{name}" for name in runs}
-    scores = {
-        name: _step(
-            steps, "evaluate", names[name], run=run.path, qrels=measured, split=split, measures=MEASURES
-        )
-        for name, run in runs.items()
+    asked = {"qrels": measured, "split": split, "measures": MEASURES}
+    scores = {  # by number: the report takes parts of a name for a seed
+        name: _step(steps, "evaluate", f"scores/{number}", run=run.path, **asked)
+        for number, (name, run) in enumerate(runs.items())
     }
     with log.warnings_only():
         pairs = function("compare")(
@@ -96,6 +95,21 @@ def show_systems(settings: SystemSettings) -> dict[str, Any]:
         summary = evaluate_systems(settings, Workdir(Path(folder)))
     log.note("With --out, there is also a page with examples.")
     return {name: value for name, value in summary.items() if name != "page"}
+
+
+def _split(settings: SystemSettings) -> str:
+    """The split of `holdout` with the questions."""
+    from qontext.data.labels import read_labels, tested
+
+    if settings.labels is None:
+        return GENERATED
+    labels = read_labels(settings.labels)
+    if not labels.are_split:
+        return "test"
+    splits = [name for name, qrels in labels.splits.items() if qrels]
+    if settings.split != "test":
+        choose(settings.split, splits, f"split of {settings.labels}")
+    return "test" if settings.split == tested(splits) else settings.split
 
 
 def _questions(settings: SystemSettings, steps: Path, split: str) -> Path:
@@ -129,7 +143,7 @@ def _page(
         steps,
         "report",
         runs=[str(score.path) for score in scores.values()],
-        label=[f"{name}={name}" for name in scores],
+        label=[f"{number}={name}" for number, name in enumerate(scores)],
         title=f"Search in {Path(documents).name or documents}",
         data=measured,
         opening=opening,

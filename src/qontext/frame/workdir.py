@@ -63,6 +63,7 @@ class Workdir:
             temporary.mkdir()
             target = temporary / final.name
             yield target
+            _open_like(temporary, target)
             sync(target)
             replace(target, final)
             temporary.rmdir()
@@ -85,6 +86,7 @@ class Workdir:
             temporary.mkdir(parents=True)
             yield temporary
             files = sorted(p for p in temporary.rglob("*") if p.is_file())
+            _open_like(temporary, *files)
             for path in (*files, *{p.parent for p in files}):
                 sync(path)
             if name == ".":
@@ -142,6 +144,16 @@ def as_json(value: Any, indent: int | None = None) -> str:
     """The value as readable JSON; as ASCII if it names a file whose name is not UTF-8."""
     text = json.dumps(value, indent=indent, ensure_ascii=False)
     return text if printable(text) == text else json.dumps(value, indent=indent)
+
+
+def _open_like(folder: Path, *files: Path) -> None:
+    """Let those read the files who may read a folder that was made as usual; some libraries write files for their owner
+    alone."""
+    mode = folder.stat().st_mode & 0o666
+    for path in files:
+        about = path.lstat()
+        if about.st_mode & 0o666 != mode and about.st_nlink == 1 and not path.is_symlink():
+            path.chmod(mode)
 
 
 def _discard(path: Path) -> None:

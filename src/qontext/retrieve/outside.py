@@ -44,7 +44,7 @@ LARGEST = 8 << 20
 """Bytes of the largest answer."""
 MOST_OF_A_STORE = 50
 """Results that OpenAI's vector stores return at most."""
-_EXAMPLE = "Example: mine='grep -ril -e {question} docs', or mine=http://127.0.0.1:8000."
+_EXAMPLE = "Example: mine='python3 my_search.py {question}', or mine=http://127.0.0.1:8000."
 _INTERPRETER = re.compile(
     r"(ba|da|z|k|a|c|tc)?sh|fish|su|(python|pypy|perl|ruby|node|bun|deno|php|lua|rscript)[\d.]*"
 )

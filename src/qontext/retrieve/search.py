@@ -193,7 +193,7 @@ EXAMPLES = """
         qontext search runs/mine "how do I reset my password?" --also "words: password reset" --refresh
         qontext search runs/mine --queries data/queries.jsonl --out run.trec
         qontext search vectors --data data --split test --on ray --out dense
-        qontext search --system "grep -ril -e {question} docs" --data data --split test --out mine
+        qontext search --system "python3 my_search.py {question}" --data data --split test --out mine
 """
 
 STAGE = Stage(
