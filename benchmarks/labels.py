@@ -123,7 +123,7 @@ def measured(source: Path, labels: int, work: Path, options: argparse.Namespace)
     chosen = "dev" if "dev" in sizes["questions"] else "test"
     scores = {
         split: {
-            name: scores_of(request, plan, folder, split, steps, work / f"measured-{split}" / name)
+            name: scores_of(request, plan, folder, split, steps, work / "measured" / name)
             for name, folder in encoders.items()
         }
         for split in {chosen, "test"}

@@ -118,11 +118,16 @@ def decode(content: bytes, declared: str | None, encoding: str) -> str:
 
 
 def _is_mostly(content: bytes, text: str, charset: str) -> bool:
-    """True if, beyond ASCII, at least as many characters are valid in the encoding as are replaced in the text."""
+    """True if, beyond ASCII, many more characters are valid in the encoding than are replaced in the text. Half are enough
+    in UTF-8, where bytes of other encodings are seldom valid, and where a byte is a character."""
+    if codecs.lookup(charset).name.startswith(("utf-16", "utf-32")):  # in which any bytes are characters
+        return False
     valid, all_of_it = (
         len(part) - len(part.encode("ascii", "ignore")) for part in (content.decode(charset, "ignore"), text)
     )
-    return 2 * valid >= all_of_it
+    every = bytes(range(256))  # pairs of which are characters of encodings such as GBK
+    is_strict = len(every.decode(charset, "replace")) == len(every)
+    return all_of_it - valid <= (valid if is_strict else valid / 20)
 
 
 _BROKEN = (

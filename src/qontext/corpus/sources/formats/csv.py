@@ -22,6 +22,8 @@ from qontext.data.records import Block
 
 _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"', re.MULTILINE)
 """A cell in quotation marks."""
+_NUMBER = re.compile(r"-?\d[\d.:/ -]*")
+"""The number or date of a row."""
 _HEAD = 1 << 16
 """Characters in which the delimiter is counted."""
 
@@ -39,18 +41,27 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
 
 
 def _blocks(reader: Iterator[list[str]]) -> Iterator[Block]:
-    names: list[str] | None = None
+    rows = _rows(reader)
+    begin = list(itertools.islice(rows, 2))
+    names = begin[0][1] if _has_names([cells for _, cells in begin]) else []
+    for line, cells in itertools.chain(begin[bool(names) :], rows):
+        pairs = itertools.zip_longest(names, cells, fillvalue="")
+        named = [f"{name}: {cell}" if name else cell for name, cell in pairs if cell]
+        yield Block("; ".join(named), line=line, tight=True, code=True)
+
+
+def _rows(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
+    """(line, cells) of the rows that are not empty."""
     line = 1
     for row in reader:
         cells, first, line = list(map(collapse, row)), line, reader.line_num + 1  # type: ignore[attr-defined]
-        if not any(cells):
-            continue
-        if names is None:
-            # The column of row numbers may have no name.
-            is_header = all(cells[1:]) and not any(cell[:1].isdigit() for cell in cells) and len(cells) > 1
-            names = cells if is_header else []
-            if is_header:
-                continue
-        pairs = itertools.zip_longest(names, cells, fillvalue="")
-        named = [f"{name}: {cell}" if name else cell for name, cell in pairs if cell]
-        yield Block("; ".join(named), line=first, tight=True, code=True)
+        if any(cells):
+            yield first, cells
+
+
+def _has_names(rows: list[list[str]]) -> bool:
+    """True if the first of two rows names the columns. The column of row numbers may have no name."""
+    names = rows[0] if rows else []
+    if len(names) < 2 or not all(names[1:]) or any(cell[:1].isdigit() for cell in names):
+        return False
+    return bool(names[0] or (rows[1:] and _NUMBER.fullmatch(rows[1][0])))

@@ -37,8 +37,14 @@ _FORMULAS = tuple(space + name for space in _MATH for name in ("oMath", "oMathPa
 _MATH_TEXT = tuple(f"{space}t" for space in _MATH)
 _SIGNS = {space + name: sign for space in _MATH for name, sign in (("den", "/"), ("sup", "^"), ("sub", "_"))}
 """Parts of formulas, and what says so in text."""
-_LEFT_OUT = ("moveFrom", "pPr", "rPr")
-"""Elements without text of their own: that of moved text stands elsewhere, too."""
+_SEPARATE = tuple(space + name for space in _MATH for name in ("oMathPara", "eqArr", "mr"))
+"""Formulas and cells beside each other."""
+_OPERATORS = {f"{space}nary": space for space in _MATH}
+"""Sums, integrals and the like, whose sign is a property."""
+_REMOVED = tuple(space + name for space in (_W, _STRICT) for name in ("del", "moveFrom"))
+"""Tracked deletions; moved text stands elsewhere, too."""
+_LEFT_OUT = ("pPr", "rPr")
+"""Elements without text of their own."""
 _OLE = b"\xd0\xcf\x11\xe0"
 
 
@@ -54,6 +60,9 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
         levels = _levels(container)
         title, metadata = _core(container)
         root = parse_xml(member(container, "word/document.xml"), "word/document.xml")
+        for element in list(root.iter(*_REMOVED)):
+            if (parent := element.getparent()) is not None:
+                parent.remove(element)
         blocks = list(under_headings(_parts(root, levels)))
     first = next((b.text for b in blocks if b.page == 0), "")
     blocks = [b for b in blocks if b.page != 0]
@@ -67,7 +76,9 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
 def parse_xml(content: bytes, name: str) -> Any:
     from lxml import etree
 
-    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True)
+    parser = etree.XMLParser(
+        resolve_entities=False, no_network=True, load_dtd=False, remove_comments=True, remove_pis=True
+    )
     try:
         return etree.fromstring(content, parser)
     except etree.LxmlError as error:
@@ -183,10 +194,13 @@ def _text(element: Any) -> str:
     stack: list[Any] = [element]
     while stack:
         node = stack.pop()
-        kind = node if isinstance(node, str) else _local(node)
+        if isinstance(node, str):
+            parts.append(node)
+            continue
+        kind = _local(node)
         if kind == "t" or kind in _MATH_TEXT:
             parts.append(node.text or "")
-        elif kind in ("tab", "br", "cr", " "):
+        elif kind in ("tab", "br", "cr"):
             parts.append(" ")
         elif kind == "noBreakHyphen":
             parts.append("-")
@@ -194,10 +208,21 @@ def _text(element: Any) -> str:
             stack += [" ", *reversed(node), " "]
         elif kind == _ALTERNATIVES:
             stack += list(node)[:1]
+        elif kind in _SEPARATE:
+            stack += [one for child in reversed(node) for one in (" ", child)]
+        elif kind in _OPERATORS:
+            *limits, operand = [_operator(node, _OPERATORS[kind]), *node]
+            stack += [operand, " ", *reversed(limits)]
         elif kind not in _LEFT_OUT:
             parts += [_SIGNS[kind]] if kind in _SIGNS and "".join(node.itertext()).strip() else []
             stack += reversed(node)
     return collapse("".join(parts))
+
+
+def _operator(node: Any, space: str) -> str:
+    """The sign of a sum, an integral or the like; an integral's unless another one is named."""
+    sign = node.find(f"{space}naryPr/{space}chr")
+    return "∫" if sign is None else str(sign.get(f"{space}val") or "")
 
 
 def _properties(paragraph: Any, name: str) -> Iterator[Any]:

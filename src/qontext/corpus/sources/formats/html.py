@@ -39,20 +39,23 @@ _BOILERPLATE = re.compile(
     r"advertisement|ads|popup|modal|newsletter|skip|skip-link|pagination|pager|next-prev|edit-page|prev-next)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-_ANCHORS = re.compile(
-    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
-    re.IGNORECASE,
-)
-"""Classes of links that are no part of the text."""
 _CERTAIN = re.compile(
-    r"(?:^|\s)(?:breadcrumbs?|cookies?|consent|gdpr|newsletter|pagination|pager|prev-next|footer)(?:$|[\s_-])",
+    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page|breadcrumbs?|pagination|pager|"
+    r"prev-next|footer|nav-links?|(?:social-)?shar(?:e|ing)-(?:buttons?|links?|icons?|bar)|social-(?:share|sharing|links?|icons?)|"
+    r"cookie-(?:notice|banner|bar|consent))(?:$|[\s_-])",
     re.IGNORECASE,
 )
-"""Classes of paragraphs and items that are no part of the text."""
+"""Classes of paragraphs, items, links and phrases that are no part of the text."""
+_LIKELY = re.compile(r"(?:^|\s)(?:cookies?|consent|gdpr|newsletter)(?:$|[\s_-])", re.IGNORECASE)
+"""Classes of those that are no part of the text unless they stand between words."""
+_SKIP = re.compile(r"(?:^|\s)skip(?:$|[\s_-])", re.IGNORECASE)
+"""Classes and ids of links over the navigation, to the text."""
 _CONTAINERS = frozenset((
     "div", "section", "header", "ul", "ol", "dl", "table", "tbody", "td", "form", "fieldset", "figure", "details", "center",
 ))  # fmt: skip
 """Elements that are left out by the names of their class and id; in others, these may say what the text is about."""
+_PHRASES = frozenset(("a", "span", "label"))
+_PARAGRAPHS = frozenset(("p", "li", "address", "blockquote"))
 _UNSHOWN = frozenset(("script", "style", "button"))
 """Elements in headings and code that are no text."""
 _HEADINGS = {f"h{n}": n for n in range(1, 7)}
@@ -198,15 +201,35 @@ def _is_hidden(element: Any, *, strict: bool) -> bool:
 def _is_boilerplate(element: Any) -> bool:
     """True if its names say that it is no part of the text."""
     names = element.get("class") or ""
-    if element.tag == "a":
-        return bool(_ANCHORS.search(names[:500]))
-    if element.tag in ("p", "li"):
-        return bool(_CERTAIN.search(names[:500]))
+    if element.tag in _PHRASES:
+        is_likely = bool(_LIKELY.search(names[:500])) and _is_alone(element)
+        return is_likely or bool(_CERTAIN.search(names[:500])) or (element.tag == "a" and _skips(element))
+    if element.tag in _PARAGRAPHS:
+        own = f"{names} {element.get('id') or ''}" if element.tag == "p" else names
+        return bool(_CERTAIN.search(own[:500]) or _LIKELY.search(names[:500]))
     if element.tag not in _CONTAINERS and "-" not in element.tag:  # which is an element of the page's own
         return False
     if not _is_section(element):
         names += f" {element.get('id') or ''}"
     return bool(_BOILERPLATE.search(names[:500]))
+
+
+def _skips(link: Any) -> bool:
+    """True if it is a link over the navigation: one to another place of the page, or one without words beside it."""
+    name = link.get("id") or ""
+    if not _SKIP.search(f"{link.get('class') or ''} {name}"[:500]):
+        return False
+    place = link.get("href") or ""
+    return _is_alone(link) or (place.startswith("#") and place != f"#{name}")
+
+
+def _is_alone(element: Any) -> bool:
+    """True if there are no words right before and after the element, and if it is not a heading's text."""
+    before, parent = element.getprevious(), element.getparent()
+    if parent is None or parent.tag in _HEADINGS:
+        return False
+    text = parent.text if before is None else before.tail
+    return not re.search(r"\w", f"{text or ''} {element.tail or ''}")
 
 
 def _is_section(element: Any) -> bool:

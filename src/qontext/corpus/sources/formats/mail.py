@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import email
 import email.policy
 import email.utils
@@ -29,6 +30,10 @@ from qontext.data.records import Block
 
 _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$", re.MULTILINE)
 _SIGNATURE = re.compile(r"^-- $", re.MULTILINE)
+_FOOTER, _LONGEST_FOOTER = re.compile(r"_{4,}\s*\n"), 1_000
+"""How the footer of a mailing list begins, and its maximum characters."""
+_READ = ("text/plain", "text/html", "multipart/", "message/rfc822")
+"""Types of parts that have a text to read."""
 
 _INVALID = (LookupError, ValueError, AssertionError, AttributeError, KeyError)
 """Exceptions of an invalid structure."""
@@ -105,10 +110,33 @@ def _body(part: EmailMessage, encoding: str) -> Iterator[Block]:
             subject = (name,) if name else ()
             for block in _body(message, encoding):
                 yield replace(block, headings=(*subject, *block.headings))
+    elif kind == "multipart/related":  # a page, and what it shows
+        yield from (block for root in _root(part) for block in _body(root, encoding))
     elif kind.startswith("multipart/"):
-        parts = _inside(part)
-        for each in parts[:1] if kind == "multipart/related" else parts:  # a page, and what it shows
-            yield from _body(each, encoding)
+        yield from _together(part, encoding)
+
+
+def _root(part: EmailMessage) -> list[EmailMessage]:
+    """The part with the text, of parts that belong to it: the one that `start` names, else the first."""
+    parts = [each for each in _inside(part) if _kind(each).startswith(_READ)]
+    start = _parameter(part, "start").strip("<> ")
+    named = [each for each in parts if start and _header(each, "content-id").strip().strip("<> ") == start]
+    return (named or parts)[:1]
+
+
+def _together(part: EmailMessage, encoding: str) -> Iterator[Block]:
+    """The texts of parts that stand side by side. A text in two formats is one, and the footer of a list is none."""
+    parts = _inside(part)
+    texts: set[str] = set()
+    for number, each in enumerate(parts, 1):
+        blocks = list(_body(each, encoding))
+        text = "\n".join(block.text for block in blocks)
+        is_last = 1 < number == len(parts) and _kind(each) == "text/plain" and _is_inline(each)
+        if is_last and _FOOTER.match(text) and len(text) <= _LONGEST_FOOTER:
+            continue
+        if _kind(each) == "message/rfc822" or collapse(text) not in texts:
+            yield from blocks
+        texts.add(collapse(text))
 
 
 def _kind(part: EmailMessage) -> str:
@@ -120,11 +148,38 @@ def _kind(part: EmailMessage) -> str:
         return ""
 
 
+def _is_inline(part: EmailMessage) -> bool:
+    try:
+        return part.get_content_disposition() == "inline"
+    except _INVALID:
+        return False
+
+
+def _parameter(part: EmailMessage, name: str) -> str:
+    """A parameter of the part's type; empty if it is missing or invalid."""
+    try:
+        return str(part.get_param(name) or "")
+    except _INVALID:
+        return ""
+
+
 def _inside(part: EmailMessage) -> list[EmailMessage]:
     """The parts of a part."""
-    return (
-        [each for each in part.get_payload() if isinstance(each, EmailMessage)] if part.is_multipart() else []
-    )
+    if not part.is_multipart():
+        return []
+    parts = [each for each in part.get_payload() if isinstance(each, EmailMessage)]
+    is_encoded = _header(part, "content-transfer-encoding").strip().lower() == "base64"
+    return [_decoded(each) for each in parts] if is_encoded else parts
+
+
+def _decoded(message: EmailMessage) -> EmailMessage:
+    """A message that is encoded as a whole, which the parser takes for one without headers."""
+    try:
+        content = base64.b64decode(str(message.get_payload()))
+    except ValueError:
+        return message
+    decoded = email.message_from_bytes(content, policy=email.policy.default)
+    return decoded if isinstance(decoded, EmailMessage) and content and not message.keys() else message
 
 
 def _content(part: EmailMessage, encoding: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import html
 import re
+import textwrap
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +23,7 @@ from qontext.data.records import Block
 
 _FRONT = re.compile(r"\A---[ \t]*\n(.*?\n)??(?:---|\.\.\.)[ \t]*(?:\n|\Z)", re.DOTALL)
 _ENTRY = re.compile(r"([\w-]+)[ \t]*:[ \t]*(.*)$")
-_KEY = re.compile(r"""["']?[\w.@$/-]+(?: [\w.@$/-]+){0,2}["']?[ \t]*:(?!//)""")
+_KEY = re.compile(r"""(?!-\s)["']?[\w.@$/-]+(?: [\w.@$/-]+){0,2}["']?[ \t]*:(?!//)""")
 _ANY_KEY = re.compile(r"[^\s?:#-][^:]{0,60}:(?:\s|\Z)")
 """A line that is rather a key than prose, between others."""
 _TAG = re.compile(r"<!--.*?(-->|\Z)|</?[a-zA-Z][^>]*>", re.DOTALL)
@@ -45,8 +46,10 @@ def read(path: Path, encoding: str) -> Iterator[FileText]:
 def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     """The text with empty lines instead of its YAML front matter, and the scalars and lists of the front matter."""
     front = _FRONT.match(text)
-    lines = (front[1] or "").split("\n") if front else []
-    if front is None or (any(map(str.strip, lines)) and not _is_yaml(lines)):
+    commented = (front[1] or "").split("\n")[:-1] if front else []
+    lines = textwrap.dedent("\n".join(line for line in commented if not line.startswith("#"))).split("\n")
+    is_empty = not any(map(str.strip, commented)) or all(line.startswith("#") for line in commented)
+    if front is None or not (is_empty or _is_yaml(lines)):
         return text, {}
     entries: list[tuple[str, str, list[str]]] = []
     for line in lines:

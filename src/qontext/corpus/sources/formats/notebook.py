@@ -38,5 +38,7 @@ def _parts(cells: list[tuple[str, str]]) -> Iterator[HeadingOrBlock]:
 
 
 def _source(cell: Any) -> str:
+    """The text of a cell, with normalized line ends."""
     source = cell["source"]
-    return "".join(source) if isinstance(source, list) else str(source)
+    text = "".join(source) if isinstance(source, list) else str(source)
+    return text.replace("\r\n", "\n").replace("\r", "\n")

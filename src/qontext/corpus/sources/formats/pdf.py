@@ -34,12 +34,23 @@ _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 """Characters of a heading; the share of lines above which large letters are no headings."""
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)|\b[ivxlc]+\b")
 _WORD = re.compile(r"[^\W\d]+")
-_PAGE_WORDS = frozenset(
-    "bl blatt blz de diapositive di fol folie hal halaman lk lpp of oldal p pag pagina page pagină pg psl puslapis pàgina "
-    "pág página s sayfa seite sida sidan side sivu slide str strana strany stranica strona sur trang von σελ σελίδα с "
-    "слайд стр страница сторінка ページ 頁 页 第 페이지 쪽".split()
+_PAGE_WORDS = frozenset(_WORD.findall(
+    "af av az bl blatt blz dari de di diapositive din fol folie hal halaman iš leht lk lpp od of oldal p pag pagina page "
+    "pagină pg psl puslapis pàgina pág página s sayfa seite sida sidan side sivu slide str strana strany stranica strona "
+    "stránka sur trang ud van von z ze από σελ σελίδα з из от с слайд стр страница сторінка מתוך עמוד صفحة من หน้า ページ "
+    "共 頁 页 第 페이지 쪽"
+))  # fmt: skip
+"""Words beside a page's number. Another word alone before a number makes a label such as "Question 4"."""
+_LABELS = frozenset(
+    "abbildung answer antwort appendix article artikel aufgabe beispiel capitolo capítulo case chapitre chapter day "
+    "definition ejercicio esercizio example exemple exercice exercise figure folge frage kapitel kapittel lektion lemma "
+    "lesson level module oppgave part partie parte pregunta problem problème proof question quiz rozdział schritt section "
+    "sección step tabelle table task teil theorem topic unit uppgift vraag week глава вопрос задача урок часть".split()
 )
-"""Words beside a page's number. Another word alone before a number makes a label such as "Question 4", which is text."""
+"""Words of labels that count other things than pages, even if there is one on each page."""
+_LEAST_SHARE, _YEARS = 0.9, 1900
+"""The share of the pages with a label on which its number follows the page's if it is the page's; numbers from here on
+may be years."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
 
@@ -100,16 +111,21 @@ def _is_scan(pages: list[list[str]]) -> bool:
 
 
 def _without_repeated(pages: list[list[str]]) -> list[list[str]]:
-    """The pages without the lines at their edges that are the same on many pages, but for the page number."""
+    """The pages without the lines at their edges that are the same on many pages, but for the page number. A page has one
+    number: "Handbook 4" has it if no other line does."""
     times = Counter(key for number, lines in enumerate(pages) for key in _edge_keys(lines, number))
     often = max(3, len(pages) * 0.4)
-
-    def is_repeated(line: str, number: int) -> bool:
-        return any(times[key] > min(often, least) for key, least in _keys(line, number))
-
     left = []
     for number, lines in enumerate(pages):
-        removed = {at for at in _edge(lines) if is_repeated(lines[at], number)}
+        keys = [(at, *key) for at in _edge(lines) for key in _keys(lines[at], number)]
+        found = {(at, key) for at, key, least, label in keys if not label and times[key] > min(often, least)}
+        if not any("\0" in key for _, key in found):
+            found |= {
+                (at, key)
+                for at, key, least, label in keys
+                if label and times[key] > least and times[key] >= _LEAST_SHARE * times[label]
+            }
+        removed = {at for at, _ in found}
         left.append([line for at, line in enumerate(lines) if at not in removed])
     return left
 
@@ -121,22 +137,29 @@ def _edge(lines: list[str]) -> list[int]:
 
 
 def _edge_keys(lines: list[str], number: int) -> set[str]:
-    return {key for at in _edge(lines) for key, _ in _keys(lines[at], number)}
+    """The keys of the lines at the edges of a page, and of their labels."""
+    keys = [key for at in _edge(lines) for key in _keys(lines[at], number)]
+    return {key for key, _, label in keys} | {label for _, _, label in keys if label}
 
 
-def _keys(line: str, number: int) -> Iterator[tuple[str, float]]:
-    """(key, number of pages up to which it may be chance) of a line on a page: the line itself, and the line with each of
-    its numbers replaced by its distance from the page's."""
-    yield line, math.inf
+def _keys(line: str, number: int) -> Iterator[tuple[str, float, str]]:
+    """(key, number of pages up to which it may be chance, key of its label with any number) of a line on a page: the line
+    itself, and the line with each of its numbers replaced by its distance from the page's. Without a label, it is empty.
+    """
+    yield line, math.inf, ""
     matches = list(_NUMBER.finditer(line))
     is_outside = bool(matches) and (matches[0].start() == 0 or matches[-1].end() == len(line))
     for match in matches:
         before, after = line[: match.start()], line[match.end() :]
         others = {*_WORD.findall(f"{before} {after}".lower())} - _PAGE_WORDS
-        if before.endswith(" ") and before.strip(" .").lower() in others:
+        key = f"{before}\0{_value(match[0]) - number}\0{after}"
+        word = before.strip(" .").lower()
+        if before.endswith(" ") and word in others:
+            if word not in _LABELS and _value(match[0]) < _YEARS:
+                yield key, 3, f"{before}\0{match[0].isdecimal()}\0{after}"
             continue
         least = 1 if match[0] == line else math.inf if not is_outside else 5 if others else 2
-        yield f"{before}\0{_value(match[0]) - number}\0{after}", least
+        yield key, least, ""
 
 
 def _value(digits: str) -> int:

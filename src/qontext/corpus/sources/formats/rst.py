@@ -4,6 +4,7 @@ line by line, so that extensions such as Sphinx's need no special handling.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 from dataclasses import replace
@@ -76,7 +77,7 @@ def _section(lines: list[str], first: int, end: int) -> Iterator[HeadingOrBlock]
     """The paragraphs of a section, without directives' names and options."""
     paragraph: list[str] = []
     start, hidden = first, -1
-    in_options = False
+    option = -1.0  # the indentation of options, if any may follow; of any, after the directive
     for n in range(first, end + 1):
         line = lines[n] if n < end else ""
         indent = len(line) - len(line.lstrip())
@@ -89,8 +90,9 @@ def _section(lines: list[str], first: int, end: int) -> Iterator[HeadingOrBlock]
         is_marker = stripped.startswith("..") and (
             directive or _COMMENT.match(stripped) or _TARGET.match(stripped)
         )
-        if stripped and not is_marker and not (in_options and _OPTION.match(line)):
-            in_options = False
+        is_option = option >= 0 and (bool(_OPTION.match(line)) or indent > option)
+        if stripped and not is_marker and not is_option:
+            option = -1
             start = n if not paragraph else start
             paragraph.append(line)
             continue
@@ -98,7 +100,7 @@ def _section(lines: list[str], first: int, end: int) -> Iterator[HeadingOrBlock]
             text = _inline("\n".join(paragraph))
             yield Block(re.sub(r"::$", ":", text.rstrip()), line=start + 1)
             paragraph = []
-        in_options = bool(directive) or (in_options and bool(stripped))
+        option = math.inf if directive else min(option, indent) if is_option and stripped else -1
         if is_marker:
             if not directive or directive[1] in _HIDDEN:
                 # What follows an empty comment or a target after an empty line is a quotation.
