@@ -211,8 +211,8 @@ def _text(element: Any) -> str:
         elif kind in _SEPARATE:
             stack += [one for child in reversed(node) for one in (" ", child)]
         elif kind in _OPERATORS:
-            *limits, operand = [_operator(node, _OPERATORS[kind]), *node]
-            stack += [operand, " ", *reversed(limits)]
+            operands = list(node)
+            stack += [*operands[-1:], " ", *operands[-2::-1], _operator(node, _OPERATORS[kind])]
         elif kind not in _LEFT_OUT:
             parts += [_SIGNS[kind]] if kind in _SIGNS and "".join(node.itertext()).strip() else []
             stack += reversed(node)

@@ -31,7 +31,7 @@ from qontext.data.records import Block
 _QUOTED = re.compile(r"^(>.*|On .{4,120} wrote:|-{2,} ?Original Message ?-{2,})$", re.MULTILINE)
 _SIGNATURE = re.compile(r"^-- $", re.MULTILINE)
 _FOOTER, _LONGEST_FOOTER = re.compile(r"_{4,}\s*\n"), 1_000
-"""How the footer of a mailing list begins, and its maximum characters."""
+"""The beginning of a mailing list's footer, and its maximum characters."""
 _READ = ("text/plain", "text/html", "multipart/", "message/rfc822")
 """Types of parts that have a text to read."""
 

@@ -38,7 +38,7 @@ _PAGE_WORDS = frozenset(_WORD.findall(
     "af av az bl blatt blz dari de di diapositive din fol folie hal halaman iš leht lk lpp od of oldal p pag pagina page "
     "pagină pg psl puslapis pàgina pág página s sayfa seite sida sidan side sivu slide str strana strany stranica strona "
     "stránka sur trang ud van von z ze από σελ σελίδα з из от с слайд стр страница сторінка מתוך עמוד صفحة من หน้า ページ "
-    "共 頁 页 第 페이지 쪽"
+    "頁 页 第 페이지 쪽"
 ))  # fmt: skip
 """Words beside a page's number. Another word alone before a number makes a label such as "Question 4"."""
 _LABELS = frozenset(
