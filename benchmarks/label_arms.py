@@ -2,15 +2,15 @@
 
     python benchmarks/label_arms.py DATA/scifact DATA/fairytaleqa DATA/medquad --encoder FOLDER --work FOLDER
 
-For each set, `adapt` generates queries, pre-trains on them and fine-tunes on 100 labels (three passes, with mined
-negatives), as in labels.py. The arms:
+For each set, the recipe of `adapt` generates queries, pre-trains on them and fine-tunes on 100 labels with mined
+negatives. The arms:
 
     start           the encoder as it comes
     pre-trained     generated queries alone, no labels
-    adapt           what `adapt` does
-    adapt-mixed     the mean of its weights and those of the start
+    three-passes    … then three passes over the labels, which `adapt` did before
+    three-mixed     the mean of its weights and those of the start
     mixed-first     fine-tuned from the mean of the pre-trained weights and those of the start
-    ten-passes      what `adapt` does, in ten passes
+    adapt           the same in ten passes, as `adapt` does
     in-batch        the same without mined negatives
     in-batch-mixed  the mean of its weights and those of the start
     labels-alone    the same ten passes from the start, without generated queries
@@ -155,10 +155,10 @@ def encoders(request: Request, plan: Plan, work: Path, labels: int) -> dict[str,
     return {
         "start": start,
         "pre-trained": pretrained,
-        "adapt": own,
-        "adapt-mixed": mixed("adapt-mixed", own),
+        "three-passes": own,
+        "three-mixed": mixed("three-mixed", own),
         "mixed-first": tuned("mixed-first", mixed("pre-trained-mixed", pretrained)),
-        "ten-passes": tuned("ten-passes", pretrained, **ten),
+        "adapt": tuned("adapt", pretrained, **ten),
         "in-batch": unmined,
         "in-batch-mixed": mixed("in-batch-mixed", unmined),
         "labels-alone": tuned("labels-alone", start, **in_batch),

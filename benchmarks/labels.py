@@ -3,7 +3,7 @@
     python benchmarks/labels.py DATA/fairytaleqa DATA/squad_pool --encoder FOLDER --work FOLDER [--labels 100 1000]
 
 For each set and number of labels, the recipe of `adapt` generates queries, pre-trains on them (`--steps`) and fine-tunes on
-the labels (three passes, with mined negatives). The processor time of all that is the budget of each training with
+the labels (ten passes over 100, with mined negatives). The processor time of all that is the budget of each training with
 sentence-transformers: `MultipleNegativesRankingLoss` on the labels, with and without a hard negative of BM25, for ten passes
 or as long as the budget lasts; the better one on the questions of dev (of the test split, where a set has no dev) counts.
 Generated questions are not part of it: that is what a user of it does. All encoders are then measured alike, on the
@@ -38,7 +38,7 @@ from transformers import TrainerCallback
 from adapt import MAIN, rounded, write_set
 from qontext.adapt import recipes
 from qontext.adapt.config import AdaptConfig, Request
-from qontext.adapt.plan import Plan
+from qontext.adapt.plan import MOST_VISITS, Plan
 from qontext.adapt.prepare import prepare
 from qontext.adapt.survey import survey
 from qontext.data.collection import load_collection
@@ -104,7 +104,7 @@ def measured(source: Path, labels: int, work: Path, options: argparse.Namespace)
     )
     request, *_ = prepare(config, replace(survey(config.documents, labeled=True), keep=True))
     count, passages = sizes["questions"]["train"], sizes["passages"]
-    finetuned = max(1, PASSES * count // BATCH)
+    finetuned = max(PASSES * count, min(EPOCHS * count, MOST_VISITS)) // BATCH
     plan = Plan(
         passages, passages, BATCH, options.steps, finetuned, BATCH, 1, {"filter": 1.0}, 0, tokens=True
     )

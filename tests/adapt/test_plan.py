@@ -206,9 +206,13 @@ def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:
     assert any("no time to filter" in note for note in adaptation.notes)
 
 
-def test_labels_are_fine_tuned_on_for_three_passes_at_most() -> None:
-    adaptation = plan(5_000, 120, labeled=320, **LABELS)
-    assert (adaptation.finetune_steps, adaptation.finetune_batch) == (3 * 320 // 32, 32)
+@pytest.mark.parametrize(("labels", "visits"), [(64, 640), (100, 1_000), (320, 1_000), (400, 1_200)])
+def test_labels_are_fine_tuned_on_for_three_passes_or_ten_over_few(labels: int, visits: int) -> None:
+    adaptation = plan(5_000, 120, labeled=labels, **LABELS)
+    assert (adaptation.finetune_steps, adaptation.finetune_batch) == (visits // 32, 32)
+
+
+def test_few_labels_have_small_batches() -> None:
     assert plan(5_000, 30, labeled=9, **LABELS).finetune_batch == 4
     adaptation = plan(5_000, 30, labeled=3, **LABELS)
     assert adaptation.finetune_steps == 0 and any(

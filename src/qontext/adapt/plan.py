@@ -28,7 +28,7 @@ from qontext.retrieve.encode import BLOCK as ENCODED_AT_A_TIME
 
 PASSES = 6
 FEWEST_STEPS = 4
-FINETUNED_PASSAGES = 4
+FINETUNED_PASSAGES, MOST_VISITS = 4, 1_000
 QUERIES_PER_PASSAGE = 5
 QUESTIONS, HELD_OUT_SHARE, FEWEST_QUESTIONS = 500, 0.1, 50
 """Questions about held-out passages: at most so many, of at most this share of the passages. A slow language model writes
@@ -381,7 +381,7 @@ def _batch(passages: int, processes: int, device: str) -> int:
 def _finetuning_size(
     request: Request, passages: int, processes: int, seconds_left: float, rates: Rates
 ) -> Finetuning:
-    """At most 0.4 of the remaining time, three passes over the labels or one over the passages. A step has
+    """At most 0.4 of the remaining time, three passes over the labels (ten over few) or one over the passages. A step has
     `batch` queries with their passages, which are first scored by the cross-encoder, if any.
     """
     queries = request.labeled or (passages if request.reranker else 0)
@@ -392,7 +392,7 @@ def _finetuning_size(
     step = batch * FINETUNED_PASSAGES * (1 / rates.trained + (1 / rates.scored if request.reranker else 0))
     if not request.labeled:
         step += searching_by_words(batch, passages)
-    visits = 3 * request.labeled or passages
+    visits = max(3 * request.labeled, min(10 * request.labeled, MOST_VISITS)) or passages
     steps = int(max(0.0, min((0.4 * seconds_left - around) / step, visits / batch)))
     # What a cross-encoder has to score is drawn for the planned steps.
     most = steps if request.reranker else visits // batch
