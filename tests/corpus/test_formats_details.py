@@ -164,7 +164,15 @@ def test_front_matter_of_other_programs(tmp_path: Path, front: str, metadata: di
 
 
 @pytest.mark.parametrize(
-    "first", ["# The mill\n", "It grinds.", "  It grinds: flour,\n\n  and more", "- a: b"]
+    "first",
+    [
+        "# The mill\n",
+        "# The mill",
+        "It grinds.",
+        "  It grinds: flour,\n\n  and more",
+        "- a: b",
+        "    key: value",
+    ],
 )
 def test_what_stands_between_rules_is_text(tmp_path: Path, first: str) -> None:
     words = first.replace("\n", " ").strip("#- ").split()
@@ -261,7 +269,10 @@ CHINESE, JAPANESE, RUSSIAN = "磨坊主把小麦磨成面粉。" * 4, "水車小
         *((text.encode("cp1252"), name, text) for text in (GERMAN, SPANISH) for name in ("euc_kr", "utf-8")),
         *((f"{GERMAN}.".encode("cp1252")[-145:], name, f"{GERMAN}."[-145:]) for name in ("utf-16", "utf-32")),
         (CHINESE.encode("gbk") + b"\xff", "gbk", f"{CHINESE}\ufffd"),
-        (JAPANESE.encode("shift_jis") + b"\xff", "shift_jis", f"{JAPANESE}\ufffd"),
+        (JAPANESE.encode("shift_jis") + b"\x80", "shift_jis", f"{JAPANESE}\x80"),
+        ("①設定を開く".encode("cp932"), "shift_jis", "①設定を開く"),
+        ("你好，世界，朱镕基".encode("gbk"), "gb2312", "你好，世界，朱镕基"),
+        ("The mill 磨坊主".encode("gbk")[:-1], "gbk", "The mill 磨坊\ufffd"),
         (RUSSIAN.encode("cp1251") + b"\x98", "windows-1251", f"{RUSSIAN}\ufffd"),
         (RUSSIAN.encode() + b"\xff", "utf-8", f"{RUSSIAN}\ufffd"),
         (RUSSIAN.encode() + b"\xff", "no-encoding", f"{RUSSIAN}\ufffd"),
@@ -290,6 +301,9 @@ def test_notebooks_with_other_line_ends(tmp_path: Path, end: str) -> None:
         ),
         (",open\n2020-01-02,low\n", ["2020-01-02; open: low"]),
         ("name,from\nAda,London\n", ["name: Ada; from: London"]),
+        (",price,size\ncount,10,12\n", ["count; price: 10; size: 12"]),
+        (",price\n2024-01-01T00:00:00+00:00,low\n", ["2024-01-01T00:00:00+00:00; price: low"]),
+        (",price\nQ1,-.5\n", ["Q1; price: -.5"]),
     ],
 )
 def test_csv_whose_first_cell_is_empty(tmp_path: Path, content: str, texts: list[str]) -> None:
@@ -329,9 +343,55 @@ def test_boilerplate_of_html_beside_the_text(tmp_path: Path, element: str) -> No
         "Press <a class=skip href='/s'>Skip</a> to go on.",
         "Open <label class=menu>File</label> and <span class=share>Share</span>.",
         "<a id=pagination>Pages</a> are numbered.",
+        "Click <a class=nav-link href=x>Settings</a> to go on.",
+        "The <span class=footer>footer</span> of a page.",
+        "Read the <b><a class=newsletter-link>newsletter</a></b> of May.",
+        "We set <em>two</em> <span class=cookie>session cookies</span> <em>daily</em>.",
+        "<a class=pagination href=x>Pages</a> <i>are</i> numbered.",
     ],
 )
 def test_phrases_of_html_are_read_whatever_their_names(tmp_path: Path, text: str) -> None:
     page = f"<h2><a id=skip-links href='#skip-links'>Skip links</a></h2><p id=cookies>{text}</p><h2>Use</h2><p>So.</p>"
     expected = [(("Skip links",), re.sub("<[^>]*>", "", text)), (("Use",), "So.")]
     assert sections(read(write(tmp_path / "a.html", page))) == expected
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("<h2><a class=nav-link href='#x'>Install it</a></h2><p>So.", [(("Install it",), "So.")]),
+        ("<h2><a class=toc href='#id3' id=skip-tests>Skip tests</a></h2><p>So.", [(("Skip tests",), "So.")]),
+        ("<table><tr><td><span class=cookie-name>id</span></td><td>a day", [((), "id | a day")]),
+        ("<pre>a = 1\n<span class=pager>pager()</span></pre>", [((), "a = 1\npager()")]),
+        ("<p id=pagination-limits>At most 50 rows.", [((), "At most 50 rows.")]),
+        ("<dl><dt><a id=skip href='#skip'>skip</a><dd>Skips a test.", [((), "skip"), ((), "Skips a test.")]),
+        ("<p>So.</p><p><a class=share-button>A</a> <a class=share-button>B</a>", [((), "So.")]),
+    ],
+)
+def test_names_of_html_in_headings_cells_and_code(
+    tmp_path: Path, page: str, expected: list[tuple[tuple[str, ...], str]]
+) -> None:
+    before = "<title>A</title><h2>First</h2><p>One.</p><h2>Second</h2><p>Two.</p>"
+    assert sections(read(write(tmp_path / "a.html", before + page))) == [
+        (("First",), "One."),
+        (("Second",), "Two."),
+        *((headings or ("Second",), text) for headings, text in expected),
+    ]
+
+
+@pytest.mark.parametrize("word", ["Sonnet", "Psalm", "Recipe", "Session", "Scene"])
+def test_pdf_keeps_titles_of_one_page_each(word: str) -> None:
+    made = pages(f"{word} {{}}", count=8)
+    assert edges(made) == {line for page in made for line in page if line.startswith(word)}
+
+
+def test_mail_of_plain_parts_that_claim_to_be_encoded(tmp_path: Path) -> None:
+    head = "Subject: S\nMIME-Version: 1.0\nContent-Type: multipart/mixed; boundary=b\nContent-Transfer-Encoding: base64\n\n"
+    part = "--b\n\nHello world this is text that I wrote today abcde\n--b--\n"
+    document = read(write(tmp_path / "m.eml", head + part))
+    assert "Hello world this is text" in document.content
+
+
+def test_roles_at_the_beginning_of_directives_are_text(tmp_path: Path) -> None:
+    text = ".. tip::\n   :ref:`other` is a better way\n     to do it\n"
+    assert "better way to do it" in " ".join(read(write(tmp_path / "r.rst", text)).content.split())

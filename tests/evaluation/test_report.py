@@ -305,10 +305,10 @@ def test_labels_name_and_order_the_systems_and_sentences_open_the_page(folder: P
     assert base.split("|")[-2].strip() == "&lt; .001"  # p of the main measure against the first
     with pytest.raises(QontextError, match="NAME=LABEL"):
         api.report(runs, label=("base",), out=tmp_path / "bad")
-    with pytest.raises(QontextError, match="unknown system of --label 'bse'") as caught:
+    with pytest.raises(QontextError, match="unknown system in --label 'bse'") as caught:
         api.report(runs, label=("bse=Base",), out=tmp_path / "bad")
     assert "Did you mean 'base'?" in caught.value.remedy
-    with pytest.raises(QontextError, match="unknown system of --recommended 'base'"):
+    with pytest.raises(QontextError, match="unknown system in --recommended 'base'"):
         api.report(runs, label=label, recommended="base", out=tmp_path / "bad")  # it is called Base
     assert not (tmp_path / "bad").exists()
 

@@ -167,7 +167,7 @@ def find_runs(text: str) -> tuple[str, list[str]]:
     paths = []
     for part in [rest] if _exists(rest) else filter(None, rest.split(",")):
         path = Path(part).expanduser()
-        if path.exists():
+        if _exists(part):
             paths.append(part)
             continue
         paths += sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) or [part]
@@ -178,7 +178,7 @@ def _exists(path: str) -> bool:
     """False of a list that is too long for a path, too."""
     try:
         return Path(path).expanduser().exists()
-    except OSError:
+    except (OSError, RuntimeError):  # also without a home
         return False
 
 

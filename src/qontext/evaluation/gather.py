@@ -186,7 +186,7 @@ def _sections(evaluations: Sequence[Artifact], labels: Mapping[str, str]) -> lis
     comparable = list(itertools.chain.from_iterable(map(_with_common_measures, groups.values())))
     named = {name for group in comparable for name in _names(group, _split(group))}
     for name in labels if named else ():
-        choose(name, sorted(named), "system of --label")
+        choose(name, sorted(named), "system in --label")
     sections = [_section(group, labels) for group in comparable]
     return sorted(sections, key=lambda section: section.split == GENERATED)
 

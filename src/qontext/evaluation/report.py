@@ -64,7 +64,7 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
     facts = gather(settings.runs, labels)
     shown = dict.fromkeys(system.name for section in facts.sections for system in section.systems)
     if settings.recommended is not None and shown:
-        choose(settings.recommended, shown, "system of --recommended")
+        choose(settings.recommended, shown, "system in --recommended")
     report = contents(
         facts,
         data=settings.data,

@@ -104,11 +104,11 @@ def _split(settings: SystemSettings) -> str:
     if settings.labels is None:
         return GENERATED
     labels = read_labels(settings.labels)
+    if settings.split not in ("test", *labels.splits) and (Path(settings.labels) / "qrels").is_dir():
+        choose(settings.split, sorted(labels.splits), f"split of {settings.labels}")
     if not labels.are_split:
         return "test"
     splits = [name for name, qrels in labels.splits.items() if qrels]
-    if settings.split != "test":
-        choose(settings.split, splits, f"split of {settings.labels}")
     return "test" if settings.split == tested(splits) else settings.split
 
 

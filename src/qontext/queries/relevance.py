@@ -49,7 +49,7 @@ class RelevanceConfig(DeviceConfig):
     reranker: Annotated[str | None, Input()] = None
     """Cross-encoder (a sequence classifier with one logit) as another signal."""
     top: Annotated[int, Field(ge=1)] = 10
-    """Round trip: related if the passage is among the first this many."""
+    """Round trip: related if the passage is among this many top results."""
     overlap: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Overlap: related if at least this share of the context's content words is in the passage."""
     rerank: Annotated[float, Field(ge=0, le=1)] = 0.5

@@ -91,7 +91,7 @@ def answer(searcher: Searcher, question: str, how: Asking) -> list[dict[str, Any
     if how.settings.files:
         show_files(searcher, answers)
     else:
-        show(question, answers, how.where)
+        show(question, answers, how.where if how.settings.min_score is None else ())
     return [one.as_json() for one in answers]
 
 

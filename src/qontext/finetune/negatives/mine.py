@@ -58,7 +58,7 @@ class MineConfig(PartsConfig):
     """Passages, instead of --data; needed for random and in-document negatives."""
 
     depth: int = Field(200, ge=1)
-    """Take negatives from this many first results of a run."""
+    """Number of top results of a run to take negatives from."""
 
     skip: int = Field(0, ge=0)
     """Number of top results to skip, since they may be unlabeled positives."""

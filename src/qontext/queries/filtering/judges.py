@@ -144,11 +144,11 @@ class RetrievalOptions(Options, DeviceConfig):
     """Dense retriever. Default: BM25."""
 
     top: Annotated[int, Field(ge=1)] = 10
-    """The passage must be among the first this many. In the reverse direction, the cutoff is this many times the
+    """The passage must be among this many top results. In the reverse direction, the cutoff is this many times the
     passage's number of queries."""
 
     skip: Annotated[int, Field(ge=0)] = 0
-    """Queries with which the passage is already among the first this many fail, too: they teach the retriever little."""
+    """Queries with which the passage is already among this many top results fail, too: they teach the retriever little."""
 
     depth: Annotated[int, Field(ge=1)] = 100
     """Maximum rank that is computed; beyond it, rank and score are 0."""

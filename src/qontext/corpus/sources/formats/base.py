@@ -109,25 +109,31 @@ def decode(content: bytes, declared: str | None, encoding: str) -> str:
         ("cp1252", "strict"),
     ):
         try:
-            text = content.decode(charset or encoding, errors)
-            if errors == "strict" or _is_mostly(content, text, charset or encoding):
+            name = codecs.lookup(charset or encoding).name
+            name = _SUPERSETS.get(name, name)
+            text = content.decode(name, errors)
+            if errors == "strict" or _is_mostly(content, text, name):
                 return text.replace("\0", "")
         except (ValueError, LookupError):  # also for invalid names
             continue
     return content.decode("latin-1").replace("\0", "")
 
 
+_SUPERSETS = {"gb2312": "gbk", "shift_jis": "cp932", "euc_kr": "cp949", "big5": "cp950"}
+"""Encodings with the further characters of files that declare these."""
+
+
 def _is_mostly(content: bytes, text: str, charset: str) -> bool:
     """True if, beyond ASCII, many more characters are valid in the encoding than are replaced in the text. Half are enough
     in UTF-8, where bytes of other encodings are seldom valid, and where a byte is a character."""
-    if codecs.lookup(charset).name.startswith(("utf-16", "utf-32")):  # in which any bytes are characters
+    if charset.startswith(("utf-16", "utf-32")):  # in which any bytes are characters
         return False
     valid, all_of_it = (
         len(part) - len(part.encode("ascii", "ignore")) for part in (content.decode(charset, "ignore"), text)
     )
     every = bytes(range(256))  # pairs of which are characters of encodings such as GBK
     is_strict = len(every.decode(charset, "replace")) == len(every)
-    return all_of_it - valid <= (valid if is_strict else valid / 20)
+    return all_of_it - valid <= (valid if is_strict else min(valid, max(1, valid / 20)))
 
 
 _BROKEN = (

@@ -22,8 +22,8 @@ from qontext.data.records import Block
 
 _QUOTED = re.compile(r'(?:^|(?<=[,;\t|]))"(?:[^"]|"")*"', re.MULTILINE)
 """A cell in quotation marks."""
-_NUMBER = re.compile(r"-?\d[\d.:/ -]*")
-"""The number or date of a row."""
+_NUMBER = re.compile(r"[+-]?\.?\d")
+"""The beginning of a number or date."""
 _HEAD = 1 << 16
 """Characters in which the delimiter is counted."""
 
@@ -60,8 +60,10 @@ def _rows(reader: Iterator[list[str]]) -> Iterator[tuple[int, list[str]]]:
 
 
 def _has_names(rows: list[list[str]]) -> bool:
-    """True if the first of two rows names the columns. The column of row numbers may have no name."""
+    """True if the first of two rows names the columns. The column of row names may have none if the others
+    have numbers."""
     names = rows[0] if rows else []
     if len(names) < 2 or not all(names[1:]) or any(cell[:1].isdigit() for cell in names):
         return False
-    return bool(names[0] or (rows[1:] and _NUMBER.fullmatch(rows[1][0])))
+    below = rows[1] if len(rows) > 1 else []
+    return bool(names[0]) or any(map(_NUMBER.match, below))

@@ -39,15 +39,18 @@ _BOILERPLATE = re.compile(
     r"advertisement|ads|popup|modal|newsletter|skip|skip-link|pagination|pager|next-prev|edit-page|prev-next)(?:$|[\s_-])",
     re.IGNORECASE,
 )
+_ANCHORS = re.compile(
+    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
+    re.IGNORECASE,
+)
+"""Classes of links and phrases that are no part of the text, wherever they stand."""
 _CERTAIN = re.compile(
-    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page|breadcrumbs?|pagination|pager|"
-    r"prev-next|footer|nav-links?|(?:social-)?shar(?:e|ing)-(?:buttons?|links?|icons?|bar)|social-(?:share|sharing|links?|icons?)|"
+    r"(?:^|\s)(?:breadcrumbs?|pagination|pager|cookies?|consent|gdpr|newsletter|prev-next|footer|nav-links?|"
+    r"(?:social-)?shar(?:e|ing)-(?:buttons?|links?|icons?|bar)|social-(?:share|sharing|links?|icons?)|"
     r"cookie-(?:notice|banner|bar|consent))(?:$|[\s_-])",
     re.IGNORECASE,
 )
-"""Classes of paragraphs, items, links and phrases that are no part of the text."""
-_LIKELY = re.compile(r"(?:^|\s)(?:cookies?|consent|gdpr|newsletter)(?:$|[\s_-])", re.IGNORECASE)
-"""Classes of those that are no part of the text unless they stand between words."""
+"""Classes of paragraphs and items that are no part of the text, and of phrases with no words beside them."""
 _SKIP = re.compile(r"(?:^|\s)skip(?:$|[\s_-])", re.IGNORECASE)
 """Classes and ids of links over the navigation, to the text."""
 _CONTAINERS = frozenset((
@@ -55,6 +58,7 @@ _CONTAINERS = frozenset((
 ))  # fmt: skip
 """Elements that are left out by the names of their class and id; in others, these may say what the text is about."""
 _PHRASES = frozenset(("a", "span", "label"))
+_TERMS = frozenset(("td", "th", "dt", "pre", "code"))
 _PARAGRAPHS = frozenset(("p", "li", "address", "blockquote"))
 _UNSHOWN = frozenset(("script", "style", "button"))
 """Elements in headings and code that are no text."""
@@ -202,11 +206,11 @@ def _is_boilerplate(element: Any) -> bool:
     """True if its names say that it is no part of the text."""
     names = element.get("class") or ""
     if element.tag in _PHRASES:
-        is_likely = bool(_LIKELY.search(names[:500])) and _is_alone(element)
-        return is_likely or bool(_CERTAIN.search(names[:500])) or (element.tag == "a" and _skips(element))
+        is_anchor = bool(_ANCHORS.search(names[:500])) or (element.tag == "a" and _skips(element))
+        return is_anchor or (bool(_CERTAIN.search(names[:500])) and _is_alone(element))
     if element.tag in _PARAGRAPHS:
-        own = f"{names} {element.get('id') or ''}" if element.tag == "p" else names
-        return bool(_CERTAIN.search(own[:500]) or _LIKELY.search(names[:500]))
+        own = element.get("id") or "" if element.tag == "p" else ""
+        return bool(_CERTAIN.search(names[:500]) or _CERTAIN.fullmatch(own[:500]))
     if element.tag not in _CONTAINERS and "-" not in element.tag:  # which is an element of the page's own
         return False
     if not _is_section(element):
@@ -216,20 +220,41 @@ def _is_boilerplate(element: Any) -> bool:
 
 def _skips(link: Any) -> bool:
     """True if it is a link over the navigation: one to another place of the page, or one without words beside it."""
-    name = link.get("id") or ""
-    if not _SKIP.search(f"{link.get('class') or ''} {name}"[:500]):
+    name, place = link.get("id") or "", link.get("href") or ""
+    if not _SKIP.search(f"{link.get('class') or ''} {name}"[:500]) or place == f"#{name}":
         return False
-    place = link.get("href") or ""
-    return _is_alone(link) or (place.startswith("#") and place != f"#{name}")
+    is_title = any(above.tag in _HEADINGS for above in link.iterancestors())
+    return not is_title and (place.startswith("#") or _is_alone(link))
 
 
-def _is_alone(element: Any) -> bool:
-    """True if there are no words right before and after the element, and if it is not a heading's text."""
-    before, parent = element.getprevious(), element.getparent()
-    if parent is None or parent.tag in _HEADINGS:
-        return False
-    text = parent.text if before is None else before.tail
-    return not re.search(r"\w", f"{text or ''} {element.tail or ''}")
+def _is_alone(phrase: Any) -> bool:
+    """True if its block has no words beside it, and is no heading, cell, term or code."""
+    while True:
+        parent = phrase.getparent()
+        if parent is None or parent.tag in _HEADINGS or parent.tag in _TERMS:
+            return False
+        if any(re.search(r"\w", text or "") for side in (True, False) for text in _beside(phrase, side)):
+            return False
+        if parent.tag in _BLOCKS:
+            return True
+        phrase = parent
+
+
+def _beside(phrase: Any, before: bool) -> Iterator[str | None]:
+    """The texts before or after a phrase, up to the next block; those of other phrases with such names do not count."""
+    if not before:
+        yield phrase.tail
+    for other in phrase.itersiblings(preceding=before):
+        if before:
+            yield other.tail
+        if other.tag in _BLOCKS or other.tag in _HEADINGS:
+            return
+        if not (other.tag in _PHRASES and _CERTAIN.search((other.get("class") or "")[:500])):
+            yield other.text_content()
+        if not before:
+            yield other.tail
+    if before:
+        yield phrase.getparent().text
 
 
 def _is_section(element: Any) -> bool:

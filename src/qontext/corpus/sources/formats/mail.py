@@ -168,14 +168,15 @@ def _inside(part: EmailMessage) -> list[EmailMessage]:
     if not part.is_multipart():
         return []
     parts = [each for each in part.get_payload() if isinstance(each, EmailMessage)]
-    is_encoded = _header(part, "content-transfer-encoding").strip().lower() == "base64"
+    encoding = _header(part, "content-transfer-encoding").strip().lower()
+    is_encoded = _kind(part) == "message/rfc822" and encoding == "base64"
     return [_decoded(each) for each in parts] if is_encoded else parts
 
 
 def _decoded(message: EmailMessage) -> EmailMessage:
     """A message that is encoded as a whole, which the parser takes for one without headers."""
     try:
-        content = base64.b64decode(str(message.get_payload()))
+        content = base64.b64decode("".join(str(message.get_payload()).split()), validate=True)
     except ValueError:
         return message
     decoded = email.message_from_bytes(content, policy=email.policy.default)

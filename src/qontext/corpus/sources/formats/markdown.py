@@ -47,8 +47,13 @@ def without_front_matter(text: str) -> tuple[str, dict[str, Any]]:
     """The text with empty lines instead of its YAML front matter, and the scalars and lists of the front matter."""
     front = _FRONT.match(text)
     commented = (front[1] or "").split("\n")[:-1] if front else []
-    lines = textwrap.dedent("\n".join(line for line in commented if not line.startswith("#"))).split("\n")
-    is_empty = not any(map(str.strip, commented)) or all(line.startswith("#") for line in commented)
+    lines = [line for line in commented if not line.startswith("#")]
+    if not all(line.startswith("    ") for line in lines):  # which is code
+        lines = textwrap.dedent("\n".join(lines)).split("\n")
+    is_comment = len(commented) > 1 or any(":" in line for line in commented)  # else it is rather a title
+    is_empty = not any(map(str.strip, commented)) or (
+        is_comment and all(x.startswith("#") for x in commented)
+    )
     if front is None or not (is_empty or _is_yaml(lines)):
         return text, {}
     entries: list[tuple[str, str, list[str]]] = []

@@ -42,10 +42,13 @@ _PAGE_WORDS = frozenset(_WORD.findall(
 ))  # fmt: skip
 """Words beside a page's number. Another word alone before a number makes a label such as "Question 4"."""
 _LABELS = frozenset(
-    "abbildung answer antwort appendix article artikel aufgabe beispiel capitolo capítulo case chapitre chapter day "
-    "definition ejercicio esercizio example exemple exercice exercise figure folge frage kapitel kapittel lektion lemma "
-    "lesson level module oppgave part partie parte pregunta problem problème proof question quiz rozdział schritt section "
-    "sección step tabelle table task teil theorem topic unit uppgift vraag week глава вопрос задача урок часть".split()
+    "abbildung act activity algorithm annex annexe answer antwort appendix article artikel aufgabe beispiel canto "
+    "capitolo capítulo card case chapitre chapter claim day definition ejercicio entry esercizio example exemple "
+    "exercice exercise exercises exhibit experiment figure folge frage hymn item kapitel kapittel law lecture lektion "
+    "lemma lesson letter level lot module note oppgave part parte partie patient phase plate poem pregunta principle "
+    "problem problems problème proof psalm puzzle question questions quiz recipe requirement rozdział rule sample "
+    "scenario scene schedule schritt sección section session sheet song sonnet stage stanza step story tabelle table "
+    "task teil test theorem topic unit uppgift verse vraag week worksheet вопрос глава задача урок часть".split()
 )
 """Words of labels that count other things than pages, even if there is one on each page."""
 _LEAST_SHARE, _YEARS = 0.9, 1900
