@@ -30,15 +30,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from labels import BATCH, EPOCHS, PASSES, SYSTEMS, trained
+from labels import BATCH, EPOCHS, PASSES, SYSTEMS, prepared, trained
 from safetensors.torch import load_file, save_file
 
 from adapt import MAIN, rounded, write_set
 from qontext.adapt import recipes
-from qontext.adapt.config import AdaptConfig, Request
+from qontext.adapt.config import Request
 from qontext.adapt.plan import Plan
-from qontext.adapt.prepare import prepare
-from qontext.adapt.survey import survey
 from qontext.evaluation.comparison import difference
 from qontext.evaluation.gather import per_query
 from qontext.frame import artifacts, log, machine
@@ -83,19 +81,9 @@ def measured(source: Path, work: Path, options: argparse.Namespace) -> dict[str,
     if not (work / "set" / "sizes.json").exists():
         asked = with_dev_as_test(source, options.work / f"src-{source.name}")
         write_set(asked, work / "set", options, options.labels)
-    sizes = json.loads((work / "set" / "sizes.json").read_text())
-    config = AdaptConfig(
-        documents=str(work / "set" / "corpus.jsonl"),
-        labels=str(work / "set"),
-        encoder=(options.encoder,),
-        seed=options.seed,
-    )
-    request, *_ = prepare(config, replace(survey(config.documents, labeled=True), keep=True))
-    count, passages = sizes["questions"]["train"], sizes["passages"]
-    finetuned = max(1, PASSES * count // BATCH)
-    plan = Plan(
-        passages, passages, BATCH, options.steps, finetuned, BATCH, 1, {"filter": 1.0}, 0, tokens=True
-    )
+    sizes, request, plan = prepared(work / "set", options)
+    count = sizes["questions"]["train"]
+    plan = replace(plan, finetune_steps=max(1, PASSES * count // BATCH))
     trained(request, plan, work / "steps", work / "seconds.json")
     scores = {
         arm: scores_of(request, plan, encoder, work / "steps", work / "measured" / arm)

@@ -95,19 +95,7 @@ def measured(source: Path, labels: int, work: Path, options: argparse.Namespace)
     """The row of a set and a number of labels."""
     if not (work / "set" / "sizes.json").exists():
         write_set(source, work / "set", options, labels)
-    sizes = json.loads((work / "set" / "sizes.json").read_text())
-    config = AdaptConfig(
-        documents=str(work / "set" / "corpus.jsonl"),
-        labels=str(work / "set"),
-        encoder=(options.encoder,),
-        seed=options.seed,
-    )
-    request, *_ = prepare(config, replace(survey(config.documents, labeled=True), keep=True))
-    count, passages = sizes["questions"]["train"], sizes["passages"]
-    finetuned = max(PASSES * count, min(EPOCHS * count, MOST_VISITS)) // BATCH
-    plan = Plan(
-        passages, passages, BATCH, options.steps, finetuned, BATCH, 1, {"filter": 1.0}, 0, tokens=True
-    )
+    sizes, request, plan = prepared(work / "set", options)
     steps = work / "steps"
     budget = trained(request, plan, steps, work / "seconds.json")
     encoders = {"MiniLM": options.encoder, "adapt": str(steps / "finetune")}
@@ -148,6 +136,21 @@ def measured(source: Path, labels: int, work: Path, options: argparse.Namespace)
             difference(test["sentence-transformers"]["one vector"], test["adapt"]["BM25 + windows + tokens"])
         ),
     }
+
+
+def prepared(data: Path, options: argparse.Namespace) -> tuple[dict[str, Any], Request, Plan]:
+    """The sizes of a set, and what `adapt` is asked to do with it and would."""
+    sizes = json.loads((data / "sizes.json").read_text())
+    config = AdaptConfig(
+        documents=str(data / "corpus.jsonl"), labels=str(data), encoder=(options.encoder,), seed=options.seed
+    )
+    request, *_ = prepare(config, replace(survey(config.documents, labeled=True), keep=True))
+    count, passages = sizes["questions"]["train"], sizes["passages"]
+    finetuned = max(PASSES * count, min(EPOCHS * count, MOST_VISITS)) // BATCH
+    plan = Plan(
+        passages, passages, BATCH, options.steps, finetuned, BATCH, 1, {"filter": 1.0}, 0, tokens=True
+    )
+    return sizes, request, plan
 
 
 def trained(request: Request, plan: Plan, steps: Path, seconds: Path) -> float:
