@@ -305,3 +305,11 @@ def test_a_changed_bit_of_a_finished_directory_is_noticed(adapted: Path, tmp_pat
         Searcher(root).search("who grinds flour?")
     with pytest.raises(QontextError, match="changed since it was written"):
         api.show(root, verify=True)
+
+
+def test_a_folder_that_is_not_there_is_no_unfinished_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(QontextError, match="cannot read the documents or index: no such file or folder"):
+        api.search("nowhere", "a question")

@@ -17,6 +17,7 @@ from typing import Any
 
 from qontext.frame import execution, locks, log, trust
 from qontext.frame.artifacts import CLAIM, is_artifact
+from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import cache_folder, digest_of
 from qontext.models.reference import default_encoder
@@ -54,6 +55,7 @@ def is_cached(root: Path) -> bool:
 def prepare(path: str, *, refresh: bool = False) -> str:
     """The directory to search, with what has changed: always if it is that of documents, else with `refresh`."""
     if not is_documents(path):
+        existing(path, "the documents or index")
         if refresh:
             # A question does not wait until vectors of everything are computed.
             _refresh(Path(path), words=True)
