@@ -96,7 +96,7 @@ def test_a_question_from_the_shell(finished: Any) -> None:
     assert "Lighthouse" in shown.stdout
     nothing = CliRunner().invoke(cli.app, ["search", "nowhere", "question"])
     assert nothing.exit_code == 2
-    assert "qontext adapt DOCUMENTS" in nothing.stderr
+    assert "qontext adapt DOCUMENTS --out nowhere" in nothing.stderr
 
 
 def test_documents_added_changed_and_deleted_are_indexed_without_training(

@@ -302,7 +302,7 @@ def _sentence(error: Any, where: str) -> str:
     return f"{where}: {field}{value}: {sentence}" if field else f"{where}: {sentence}"
 
 
-def existing(path: Path | str, what: str) -> Path:
+def existing(path: Path | str, what: str, remedy: str | None = None) -> Path:
     """The path, if a file or folder exists there; else an error that says what was expected."""
     expanded = Path(path).expanduser()
     try:
@@ -315,5 +315,5 @@ def existing(path: Path | str, what: str) -> Path:
             if not expanded.parent.exists()
             else "no such file or folder"
         )
-        raise QontextError(f"cannot read {what}: {near}", place=path)
+        raise QontextError(f"cannot read {what}: {near}", place=path, remedy=remedy)
     return expanded if expanded.is_dir() else require_regular(expanded)

@@ -55,7 +55,8 @@ def is_cached(root: Path) -> bool:
 def prepare(path: str, *, refresh: bool = False) -> str:
     """The directory to search, with what has changed: always if it is that of documents, else with `refresh`."""
     if not is_documents(path):
-        existing(path, "the documents or index")
+        remedy = f"Name documents, or index them there first: 'qontext adapt DOCUMENTS --out {path}'."
+        existing(path, "the documents or index", remedy)
         if refresh:
             # A question does not wait until vectors of everything are computed.
             _refresh(Path(path), words=True)
