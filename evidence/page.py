@@ -136,8 +136,8 @@ def is_tested(labels: str) -> bool:
 def verdict(tests: Sequence[Test], claim: Claim) -> str:
     """The verdict on a claim's differences. None significant is no null: what they could have shown decides the word."""
     own = [test for test in tests if test.claim is claim]
-    if claim.why_not or not own:
-        return "not tested" + (f": {claim.why_not}" if claim.why_not else "")
+    if not own:
+        return "not tested"
     helps = [test.difference.mean > 0 and test.p < 0.05 for test in own]
     harms = [test.difference.mean < 0 and test.p < 0.05 for test in own]
     if all(helps):
@@ -166,15 +166,13 @@ def verdicts(tests: Sequence[Test], claim: Claim) -> str:
     where: dict[str, list[str]] = defaultdict(list)
     for place in places:
         where[verdict([test for test in tests if test.data == place], claim)].append(place)
-    if len(where) < 2 or claim.why_not:
+    if len(where) < 2:
         return verdict(tests, claim)
     return "; ".join(f"{text} ({', '.join(where[text])})" for text in where)
 
 
 def summary(tests: Sequence[Test], claim: Claim) -> str:
     """The verdicts of a claim without their places: the number of starts and sets with each."""
-    if claim.why_not:
-        return "not tested"
     own = [test for test in tests if test.claim is claim]
     found: dict[str, list[float]] = defaultdict(list)
     for place in sorted({test.data for test in own}):

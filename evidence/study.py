@@ -150,6 +150,8 @@ ARMS = (
     Arm("cot-mae-causal", "CoT-MAE, SmolLM2's questions", _query("cot-mae"), "causal"),
     Arm("cot-mae-then-contrastive", "CoT-MAE, then contrastive, keyphrases",
         _query("cocondenser", **CONTRASTIVE_ONLY), "keyphrase", "cot-mae-query"),
+    Arm("cot-mae-then-contrastive-long", "CoT-MAE, then contrastive, keyphrases, 1,500 steps each",
+        _query("cocondenser", **CONTRASTIVE_ONLY, **LONG), "keyphrase", "cot-mae-query-long"),
     Arm("condenser-300", "Condenser, as before coCondenser", {"method": "condenser"}, warmup=True),
     Arm("cocondenser-no-mlm", "coCondenser without MLM, passages",
         {"method": "cocondenser", "context": "rand", **CONTRASTIVE_ONLY}, after="condenser-300"),

@@ -120,11 +120,9 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
     for condition in conditions:
         if condition.name not in names:
             fields = ", ".join(sorted(names)[:20])
-            raise QontextError(
-                f"no passage has a field {condition.name!r}",
-                place=source,
-                remedy=f"Available fields: {fields}.",
-            )
+            # Without a place: documents that are searched as they are have theirs in the user's cache.
+            remedy = f"Available fields: {fields}."
+            raise QontextError(f"no passage has a field {condition.name!r}", remedy=remedy)
     return ids
 
 
