@@ -1,14 +1,16 @@
-"""Differences of the controls, as arms come and whitened, and the registered ones of passages of different relevance."""
+"""Differences of the controls, as arms come and whitened, and those that were registered before their first run."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from clusters import clusters_of
 from differences import precise
-from systems import MAIN, TITLES, values_of
+from study import MINED, NEIGHBORS
+from systems import MAIN, TITLES, labeled, values_of
 
 from qontext.evaluation.comparison import format_p, holm
 from qontext.evaluation.tables import Cell, Row, Table
@@ -41,30 +43,64 @@ def differences_table(cells: Sequence[dict[str, Any]], place: str = "controls/fa
     return table
 
 
-RELEVANCE = (("contrastive-lower", "contrastive-upper"), ("contrastive-passage", "contrastive-near"))
-"""(less relevant, more relevant) passages as contexts."""
+@dataclass(frozen=True)
+class Registered:
+    """A difference that was registered before its first run: two arms, each with a number of labels, in one measure."""
+
+    baseline: str
+    candidate: str
+    labels: tuple[str, str]
+    measure: str = MAIN
+
+    @property
+    def titles(self) -> list[str]:
+        ends = [f" ({labeled(labels)})" if self.baseline == self.candidate else "" for labels in self.labels]
+        return [TITLES[arm] + end for arm, end in zip((self.baseline, self.candidate), ends)]
+
+
+WHITENED, ONE, TWO = "0+whitened", "1000", f"1000{MINED}"
+REGISTERED = {
+    "relevance": (
+        Registered("contrastive-lower", "contrastive-upper", (WHITENED, WHITENED)),
+        Registered("contrastive-passage", "contrastive-near", (WHITENED, WHITENED)),
+    ),
+    "stages": (
+        Registered("contrastive-passage", "contrastive-query", (TWO, TWO)),
+        Registered("contrastive-passage", "contrastive-query", (ONE, ONE)),
+        Registered("contrastive-query", "contrastive-query", (ONE, TWO)),
+        Registered("none", "condenser", (ONE, ONE), NEIGHBORS),
+        Registered("condenser", "cocondenser-passage", (ONE, ONE), NEIGHBORS),
+    ),
+}
+"""Scale → its primary comparisons."""
 SEEDS = 3
 """They must agree for a verdict."""
 
 
-def relevance_table(cells: Sequence[dict[str, Any]], place: str = "relevance/fairytaleqa") -> Table:
-    """The mechanism in miniature: differences of whitened vectors. A verdict needs three seeds with one sign."""
+def registered_table(cells: Sequence[dict[str, Any]], scale: str, data: str = "fairytaleqa") -> Table:
+    """The registered differences of a scale that are measured. A verdict needs three seeds with one sign."""
     values, rows = values_of(cells), []
-    for pair in RELEVANCE:
-        own = [values.get((place, "0+whitened", arm), {}) for arm in pair]
+    for one in REGISTERED[scale]:
+        arms = zip(one.labels, (one.baseline, one.candidate))
+        own = [values.get((f"{scale}/{data}", labels, arm), {}) for labels, arm in arms]
         if seeds := sorted(own[0].keys() & own[1].keys()):
-            each = [own[1][seed][MAIN] - own[0][seed][MAIN] for seed in seeds]
+            each = [own[1][seed][one.measure] - own[0][seed][one.measure] for seed in seeds]
             change = np.mean(each, axis=0)
-            d = precise(np.zeros_like(change), change, clusters_of(place, len(change)))
-            rows.append((pair, [100 * float(one.mean()) for one in each], d))
-    corrected = holm([*(d.p for *_, d in rows), *[1.0] * (len(RELEVANCE) - len(rows))])
-    table = Table(["baseline", "candidate", "of each seed", "difference", "95 %", "p", "verdict"])
-    for (pair, each, d), p in zip(rows, corrected):
+            d = precise(np.zeros_like(change), change, clusters_of(f"{scale}/{data}", len(change)))
+            rows.append((one, [100 * float(by_seed.mean()) for by_seed in each], d))
+    corrected = holm([*(d.p for *_, d in rows), *[1.0] * (len(REGISTERED[scale]) - len(rows))])
+    table = Table(["baseline", "candidate", "measure", "of each seed", "difference", "95 %", "p", "verdict"])
+    for (one, each, d), p in zip(rows, corrected):
         agree = len(each) >= SEEDS and len(set(np.sign(each))) == 1
-        better = "more relevant is better" if d.mean > 0 else "less relevant is better"
-        texts = [Cell(TITLES[arm], is_text=True) for arm in pair]
-        numbers = [", ".join(f"{one:+.1f}" for one in each), f"{100 * d.mean:+.1f}"]
+        better = f"the {'candidate' if d.mean > 0 else 'baseline'} is better"
+        texts = [Cell(text, is_text=True) for text in (*one.titles, measured(one))]
+        numbers = [", ".join(f"{by_seed:+.1f}" for by_seed in each), f"{100 * d.mean:+.1f}"]
         numbers += [f"{100 * d.low:+.1f} … {100 * d.high:+.1f}", format_p(p)]
         word = better if agree and p < 0.05 else "open"
         table.rows.append(Row((*texts, *map(Cell, numbers), Cell(word, is_text=True))))
     return table
+
+
+def measured(one: Registered) -> str:
+    """The measure of a registered difference, and with how many labels, if both have as many."""
+    return one.measure if len(set(one.labels)) > 1 else f"{one.measure}, {labeled(one.labels[0])}"

@@ -315,7 +315,7 @@ def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
         "claims": claims_table(tests),
         "short": short_table(systems),
         "controls_differences": controls.differences_table(first),
-        "relevance": controls.relevance_table(first),
+        **{scale: controls.registered_table(first, scale) for scale in controls.REGISTERED},
         **{re.sub(r"\W", "_", place): arms_table(systems, first, place) for place in places},
         "differences": differences_table(tests),
         **{name: table for scale in deep for name, table in depth.tables(cells, scale).items()},

@@ -2,7 +2,8 @@
 
 Scores take about a byte per question: the rank of the first relevant passage as one character, `1` to `9` and `X` for ten,
 `+` if it is found between ranks 11 and 100, `.` if it is not. That determines MRR@10, and for a question with one relevant
-passage nDCG@10 and R@100, too. Where these differ from it, the value stands with the numbers of its questions.
+passage nDCG@10 and R@100, too. Where these differ from it, the value stands with the numbers of its questions. Neighborhood
+recall, which no rank determines, has its values as text.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from study import MEASURES
+from study import MEASURES, NEIGHBORS
 
 RANKS = "123456789X"
 MRR, NDCG, RECALL = MEASURES.split()
@@ -72,6 +73,8 @@ def packed(values: Values) -> dict[str, Any]:
                 others[value].append(str(number))
         if others:
             scores[measure] = {str(value): " ".join(others[value]) for value in sorted(others)}
+    if NEIGHBORS in values:
+        scores[NEIGHBORS] = " ".join(f"{value:g}" for value in values[NEIGHBORS])
     return scores
 
 
@@ -81,4 +84,6 @@ def unpacked(scores: Mapping[str, Any]) -> Values:
         for value, numbers in scores.get(measure, {}).items():
             for number in numbers.split():
                 column[int(number)] = float(value)
+    if NEIGHBORS in scores:
+        values[NEIGHBORS] = [float(value) for value in scores[NEIGHBORS].split()]
     return values

@@ -33,9 +33,11 @@ from isotropy import of_arm, of_words
 from record import Values, read_cell, recorded, write_cell
 from sets import joined, part_of, without_titles, write_gold, write_pairs
 from steps import Places, paragraphs_recipe, recipe, start_recipe, teacher_recipe
-from study import ARMS, GENERATORS, PILOT, SCALES, TITLED, Arm, Cell, Scale, named, pilot
+from study import ARMS, GENERATORS, MINED, NEIGHBORS, PILOT, SCALES, TITLED, Arm, Cell, Scale, named, pilot
 
+from qontext.data.runs import read_run
 from qontext.evaluation.gather import per_query
+from qontext.evaluation.measures import neighborhood_recall
 from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe
 from qontext.workflow.run import run_recipe
@@ -294,13 +296,25 @@ def cut(model: str, layers: int, folder: Path) -> str:
 
 
 def scores(steps: Recipe, work: Path) -> dict[str, Values]:
-    """Labels of fine-tuning → the values of each question."""
-    by_system = {}
+    """Labels of fine-tuning → the values of each question; of retriever 1, its neighborhood recall, too."""
+    by_system, questions = {}, list[str]()
     for step in steps.steps:
         if step.stage.verb == "evaluate":
-            _, values = per_query(artifacts.open_artifact(work / step.name))
+            questions, values = per_query(artifacts.open_artifact(work / step.name))
             by_system[step.name.rpartition("-")[2]] = recorded(values)
+    for step in steps.steps:
+        if step.name.startswith("run-") and step.name.endswith(MINED):
+            first = step.name.removesuffix(MINED)
+            by_system[first.rpartition("-")[2]] |= neighbors(work / first, work / step.name, questions)
     return by_system
+
+
+def neighbors(first: Path, second: Path, questions: Sequence[str]) -> Values:
+    """The neighborhood recall of a retriever's run, by that of the retriever which its negatives trained."""
+    runs = read_run(first), read_run(second)
+    found = neighborhood_recall(*runs, n=50, depths=(100,))[100]
+    by_question = dict(zip(runs[1].queries, found))
+    return recorded({NEIGHBORS: [by_question[question] for question in questions]})
 
 
 def described(steps: Recipe, places: Mapping[str, str]) -> dict[str, Any]:

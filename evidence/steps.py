@@ -97,7 +97,7 @@ def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
         encoder = f"@pretrain-{training.name}-{cell.seed}"
     if arm.at:
         encoder += f"/snapshots/{arm.at}"
-    if (not arm.of or arm.at) and not arm.representation:
+    if scale.unlabeled and (not arm.of or arm.at) and not arm.representation:
         steps += _measured(f"{tag}{end}", "0", encoder, scale, measured, words.name)
     if arm.distilled:
         steps += _distilled(cell, encoder, scale, places)

@@ -13,6 +13,8 @@ MEASURES = "MRR@10 nDCG@10 R@100"
 WITH_BM25 = "+bm25"
 MINED = "+mined"
 """Marks scores of a retriever that was fine-tuned on negatives which the first one mined: retriever 2."""
+NEIGHBORS = "nb-recall^50@100"
+"""How much of retriever 2's first 50 passages retriever 1 has among its first 100, as a measure of retriever 1."""
 PILOT = "-pilot"
 """The end of a scale's name, of the cells that chose its learning rates."""
 TITLED = {
@@ -208,7 +210,8 @@ class Scale:
     query_titles: bool = True  # whether keyphrases are of titles, too
     start_tokens: int | None = None  # of the texts of that training; as all others, if None
     share: int = 1  # each so-manieth document of a set alone
-    isotropy: bool = False  # vectors without labels are measured centered and whitened, too
+    unlabeled: bool = True  # whether encoders are measured without labels, too
+    isotropy: bool = False  # … and their vectors centered and whitened
     encoder: str = (
         ""  # the size of an encoder from nothing, instead of the given model, which then judges pairs alone
     )
@@ -295,6 +298,12 @@ SCALES = {
         labels=(), titles="none", isotropy=True,
         arms=(BM25, "words-128", "none", "contrastive-upper", "contrastive-lower", "contrastive-near", "contrastive-passage",
               "contrastive-query"),
+    ),
+    "stages": Scale(
+        "all-MiniLM-L6-v2 trained back into a language model, texts of 128 tokens without titles, fine-tuned in two stages",
+        start_steps=200, start_lr=3e-4, start_tokens=64, vector="mean", similarity="cosine", temperature=0.05, tokens=128,
+        titles="none", mined=True, unlabeled=False,
+        arms=(BM25, "contrastive-passage", "contrastive-query", "none", "condenser", "cocondenser-passage"),
     ),
     "depth": Scale(
         "a BERT of 4 × 256 from nothing, in the papers' geometry", encoder="mini", start_steps=20_000, start_lr=5e-4,

@@ -124,13 +124,15 @@ def test_differences_are_tested_by_documents(modules: Any) -> None:
 @pytest.mark.parametrize(
     ("better", "word"),
     [
-        ([0.2, 0.3, 0.2], "more relevant is better"),
-        ([-0.2, -0.2, -0.3], "less relevant is better"),
+        ([0.2, 0.3, 0.2], "the candidate is better"),
+        ([-0.2, -0.2, -0.3], "the baseline is better"),
         ([0.2, 0.3, -0.2], "open"),
         ([0.2, 0.3], "open"),
     ],
 )
-def test_relevance_has_a_verdict_if_three_seeds_agree(modules: Any, better: list[float], word: str) -> None:
+def test_a_registered_difference_has_a_verdict_if_three_seeds_agree(
+    modules: Any, better: list[float], word: str
+) -> None:
     def of(arm: str, mean: float, seed: int) -> dict[str, Any]:
         one = cell(arm, [mean] * 50, seed)
         return {
@@ -142,9 +144,9 @@ def test_relevance_has_a_verdict_if_three_seeds_agree(modules: Any, better: list
 
     cells = [of("contrastive-lower", 0.5, seed) for seed in range(len(better))]
     cells += [of("contrastive-upper", 0.5 + change, seed) for seed, change in enumerate(better)]
-    (row,) = modules["controls"].relevance_table(cells).rows
+    (row,) = modules["controls"].registered_table(cells, "relevance").rows
     texts = [one.text for one in row.cells]
-    assert texts[2] == ", ".join(f"{100 * change:+.1f}" for change in better) and texts[-1] == word
+    assert texts[3] == ", ".join(f"{100 * change:+.1f}" for change in better) and texts[-1] == word
 
 
 def test_clusters_are_those_of_the_sets(modules: Any) -> None:
