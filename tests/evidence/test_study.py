@@ -51,6 +51,7 @@ def test_a_cell_is_read_as_it_was_written_whatever_the_number_of_relevant_passag
         "MRR@10": [1.0, 0.5, 0.0, 0.1],
         "nDCG@10": [0.7071, 1.0, 0.0, 0.2],
         "R@100": [0.5, 1.0, 2 / 3, 1 / 3],
+        modules["study"].NEIGHBORS: [0.02, 1.0, 0.0, 0.34],
     }
     scores = {"0": record.recorded(found), "16": record.recorded(several)}
     written = {"arm": "a", "settings": {"of": "ä"}, "scores": scores, "seconds": {"b": 1.5}}
@@ -156,7 +157,30 @@ def test_at_depth_an_arm_is_trained_once_and_measured_on_every_set_at_every_stag
     mined = one["finetune-cot-mae-query-1+mined-16"]
     assert mined["encoder"] == one["finetune-cot-mae-query-1-16"]["encoder"]
     assert one["groups-cot-mae-query-1+mined-16"]["run"] == "@run-train-cot-mae-query-1+mined-16"
+    measure = modules["study"].NEIGHBORS
+    for cell in cells.values():
+        recalls = cell["scores"]["16"][measure]
+        assert len(recalls) == 10 and all(0 < value <= 1 for value in recalls)
+        assert [name for name, values in cell["scores"].items() if measure in values] == ["16"]
     assert not list((deep.work / "joint").glob("vectors-*")), "what only the arm reads is removed"
+
+
+def test_neighborhood_recall_has_the_order_of_the_evaluation(modules: Any, tmp_path: Path) -> None:
+    first, second = tmp_path / "first.trec", tmp_path / "second.trec"
+    first.write_text("a Q0 1 1 .9 x\na Q0 2 2 .8 x\nb Q0 1 1 .9 x\nb Q0 4 2 .8 x\n")
+    second.write_text("b Q0 1 1 .9 x\nb Q0 3 2 .8 x\na Q0 2 1 .9 x\na Q0 1 2 .8 x\n")
+    values = modules["run"].neighbors(first, second, ["a", "b"])
+    assert values == {modules["study"].NEIGHBORS: [2 / 50, 1 / 50]}
+
+
+def test_without_unlabeled_scores_only_retrievers_are_measured(modules: Any) -> None:
+    study, steps = modules["study"], modules["steps"]
+    scale = study.SCALES["stages"]
+    cell = study.Cell("stages", "stories", study.named("contrastive-query"), 1)
+    recipe = steps.recipe(cell, scale, steps.Places(data="DATA", start="START", gold=""))
+    scores = [step.name for step in recipe.steps if step.stage.verb == "evaluate"]
+    ends = ("1000", "1000+bm25", "1000+mined", "1000+mined+bm25")
+    assert scores == [f"score-contrastive-query-1-{end}" for end in ends]
 
 
 def test_a_pilot_chooses_the_learning_rate_on_development_questions(deep: Any, modules: Any) -> None:
