@@ -164,6 +164,9 @@ def test_a_cleaned_directory_answers_and_updates_as_before(
     more = adapt(write_documents([report(number) for number in range(31)]), out, small_encoder)
     assert more["updated"] and more["encoded_now"] > 0
     assert not (out / "steps").exists()
+    before = (out / "calibration.json").read_bytes()
+    assert Searcher(out).search(question, k=3, min_score=0.0), "the calibration of the index before stays"
+    assert (out / "calibration.json").read_bytes() == before
     with pytest.raises(QontextError, match="was not written by adapt"):
         api.clean(index_of(out))
 

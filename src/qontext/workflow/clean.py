@@ -20,7 +20,7 @@ from qontext.workflow.show import size_of
 
 REMOVED = {
     "steps": "the steps of training: without them, --retrain or another plan starts from scratch, and an update cannot "
-    "determine the share of new passages; after an update, --min-score has no questions to go by",
+    "determine the share of new passages",
     "report": "the results as a page: adapted.json and 'qontext show' keep them",
 }
 """Folder → the consequence of removing it."""

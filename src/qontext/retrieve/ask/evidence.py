@@ -218,12 +218,13 @@ def _statistic(folder: AdaptedFolder, question: str, id: str, run: Run | None, q
 
 
 def calibration(folder: AdaptedFolder) -> list[float]:
-    """The evidence for the answers of held-out questions, ascending; computed once for each index."""
+    """The evidence for the answers of held-out questions, ascending; computed once for each index. Where these questions
+    are removed, that of an earlier index stays: documents changed, the system did not."""
     file, key = folder.root / CALIBRATION, [folder.folder.name, folder.system.name, _split(folder)]
-    if file.is_file():
-        recorded = read_json(file, dict[str, Any])
-        if recorded.get("of") == key:
-            return [float(value) for value in recorded["evidence"]]
+    recorded = read_json(file, dict[str, Any]) if file.is_file() else {}
+    of = recorded.get("of", [])
+    if of == key or (of[1:] == key[1:] and not _measured(folder).is_dir()):
+        return [float(value) for value in recorded["evidence"]]
     values = sorted(_held_out(folder))
     if len(values) < FEWEST:
         raise NoSuchPart(
@@ -247,10 +248,15 @@ def _split(folder: AdaptedFolder) -> str:
     return str(verdict.get("people") or split) if split == JUDGED else split
 
 
+def _measured(folder: AdaptedFolder) -> Path:
+    """The held-out questions, with their passages."""
+    return Path(folder.root) / "steps" / "holdout" / "measured"
+
+
 def _held_out(folder: AdaptedFolder) -> list[float]:
     from qontext.data.collection import load_collection
 
-    held_out, split = Path(folder.root) / "steps" / "holdout" / "measured", _split(folder)
+    held_out, split = _measured(folder), _split(folder)
     if not held_out.is_dir():
         return []
     collection = load_collection(held_out)
