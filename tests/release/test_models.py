@@ -172,6 +172,15 @@ def test_static_models_load_in_model2vec_and_sentence_transformers(
     assert len(ids) == 1 and np.allclose(loaded.encode(["boat"])[0], row / np.linalg.norm(row), atol=1e-6)
 
 
+def test_a_static_model_of_two_encoders_is_refused(encoder: Path, labeled: Path, tmp_path: Path) -> None:
+    pytest.importorskip("model2vec", reason="model2vec is not installed")
+    pair = Path(shutil.copytree(encoder, tmp_path / "pair"))
+    shutil.copytree(encoder, pair / "query")
+    with pytest.raises(QontextError, match="a half for queries and one for passages"):
+        api.export(pair, to="static", check=labeled, out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
 def test_without_a_set_the_check_is_built_from_documentation(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

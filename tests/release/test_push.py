@@ -29,7 +29,8 @@ license: mit
 ```python
 model = SentenceTransformer("path/to/this/folder")
 ```
-See https://example.org/a/b.
+See https://example.org/a/b. Made at /home/some one/work/x.
+Encoding takes ~10 ms/query. Under MIT / Apache-2.0 and/or GPL; the trade-off of BM25/dense search.
 """
 
 
@@ -105,7 +106,8 @@ def test_what_the_card_lists_is_uploaded_and_nothing_else(hub: Hub, made: Path) 
 def test_the_card_names_the_repository_and_no_path_of_this_machine(made: Path) -> None:
     card = api.push(made, "me/retriever", dry_run=True)["card"]
     assert 'SentenceTransformer("me/retriever")' in card and "| encoder | encoder |" in card
-    assert "/home" not in card and "https://example.org/a/b." in card
+    assert "/home" not in card and "https://example.org/a/b. Made at x." in card.replace("\n", " ")
+    assert "~10 ms/query. Under MIT / Apache-2.0 and/or GPL; the trade-off of BM25/dense search." in card
 
 
 def test_a_dry_run_sends_nothing(hub: Hub, made: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,8 +230,14 @@ def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) 
     }
     for changes in (
         {},
-        {"system": "bm25", "encoder": "adapted"},
-    ):  # beside BM25 alone, an encoder is handed over, too
+        {"system": "bm25", "encoder": "adapted"},  # beside BM25 alone, an encoder is handed over, too
+        {
+            "verdict": {
+                "scores": {"test": {"adapted": {"nDCG@10": 0.625, "low": 0.5, "high": 0.7}}},
+                "queries": {"test": 7},
+            }
+        },
+    ):
         (root / "adapted.json").write_text(json.dumps({**about, **changes}))
         result = api.push(root, "me/retriever", dry_run=True)
         assert [(f["measure"], f["value"], f["queries"]) for f in result["figures"]] == [

@@ -8,21 +8,25 @@ import json
 import re
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from tests.serve.conftest import Running, Serve, World
 
 from qontext import api
+from qontext.data.passage import Passage
 from qontext.models.retriever import Retriever
+from qontext.retrieve.index import Array
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.batching import LARGEST
 from qontext.serve.pages import highlight
 from qontext.serve.passages import FieldFilter, Passages
 from qontext.serve.service import Service
-from qontext.serve.systems import Opener, ServedSystem
+from qontext.serve.systems import Opener, ServedSystem, reranked
 
 QUESTION = "Which lamp was repaired by masons after a storm?"
 
@@ -115,6 +119,16 @@ def test_conditions_on_metadata(site: Running, system: str) -> None:
     assert wrong.status_code == 400 and "no passage has a field 'color'" in wrong.json()["error"]["message"]
     assert site.http.get("/", params={"q": "storm", "where": "color=red"}).status_code == 400
     assert 'value="year&gt;=2020"' in site.http.get("/", params={"q": "storm", "where": "year>=2020"}).text
+
+
+def test_passages_of_any_parquet_file_and_with_several_folders_are_served(tmp_path: Path) -> None:
+    columns = {"id": ["a", "b"], "doc": ["a", "b"], "title": ["", ""], "text": ["one", "two"]}
+    pq.write_table(pa.table(columns), tmp_path / "plain.parquet")
+    plain = Passages.read(str(tmp_path / "plain.parquet"))
+    assert [plain[n].text for n in range(2)] == ["one", "two"] and plain.folders == []
+    metadata = ['{"folder": ["x", "y"]}', '{"folder": "z"}']
+    pq.write_table(pa.table({**columns, "metadata": metadata}), tmp_path / "folders.parquet")
+    assert Passages.read(str(tmp_path / "folders.parquet")).folders == ["x", "y", "z"]
 
 
 def test_a_query_without_words_of_the_index_has_no_results_by_words(site: Running) -> None:
@@ -387,3 +401,32 @@ def test_pages_keep_lines_of_code_and_tell_equal_titles_apart(serve: Serve, tmp_
     )
     shown = re.findall(r'<p class="facts"><span>([^<]+)</span>', http.get("/?q=bell").text)
     assert sorted(shown) == ["code#0", "other", "prose#0"]
+
+
+class Backwards:
+    """A reranker that prefers passages of long documents least."""
+
+    name = "backwards"
+
+    def scores(self, pairs: list[tuple[str, Passage]]) -> Array:
+        return np.array([-float(passage.doc == "long") for _, passage in pairs])
+
+
+def test_a_long_document_takes_no_place_of_others(tmp_path: Path) -> None:
+    """With a reranker, too, which reads the best passages alone."""
+    rows = [{"_id": f"b{n}", "text": "The lamp.", "doc_id": "long"} for n in range(300)]
+    rows += [
+        {"_id": f"s{n}", "text": f"The lamp {'is lit ' * n}at dusk.", "doc_id": f"d{n}"} for n in range(10)
+    ]
+    (tmp_path / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    passages = api.split(tmp_path / "corpus.jsonl", keep=True, workers=1, out=tmp_path / "passages")
+    index = api.index(passages, backend="bm25", out=tmp_path / "words")
+    (system,) = Opener("cpu", "fp32").open("words", str(index.path))
+    for one in (system, reranked(system, cast(Any, Backwards()), "words/reranked")):
+        few, none, every = (
+            [one.passages[hit.number].doc for hit in hits]
+            for texts, k in ((["lamp", "boat"], 5), (["lamp"], 50))
+            for hits in one.search(texts, k, group="document")
+        )
+        assert len(few) == len({*few}) == 5 and none == [] and len(every) == len({*every}) == 11
+        assert few == every[:5] and few[0] == "long"

@@ -14,11 +14,13 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import watchfiles
 from safetensors.numpy import load_file, save_file
 from tests.serve.conftest import World, start
 
 from qontext import api
 from qontext.frame.errors import QontextError
+from qontext.serve import refresh
 from qontext.serve.refresh import Refresher, refresher, seconds_of
 from qontext.serve.security import Policy
 from qontext.serve.systems import Opener
@@ -82,6 +84,20 @@ def test_what_changed_since_it_was_opened_is_served(docs: Path, tmp_path: Path) 
         service.close()
 
 
+def test_a_refresh_does_not_wake_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    monkeypatch.setattr(refresh, "watched", lambda root: [docs, out / "documents"])
+    matters = refresh.changes_what_is_served([out])
+    seen = {path: matters(watchfiles.Change.modified, str(tmp_path / path)) for path in (
+        "docs/a.md", "docs/.git/index", "out/adapted.json", "out/stamps.json", "out/index-2/passages/0.parquet",
+        "out/index-2/adapted.json", "out/documents/b.md")}  # fmt: skip
+    assert [path for path, does in seen.items() if does] == [
+        "docs/a.md",
+        "out/adapted.json",
+        "out/documents/b.md",
+    ]
+
+
 def test_what_the_first_look_finds_is_watched(
     docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -95,7 +111,9 @@ def test_what_the_first_look_finds_is_watched(
         (docs / "oven.md").write_text("The oven bakes bread.\n")  # before it is watched
         yield set()
 
-    monkeypatch.setitem(sys.modules, "watchfiles", SimpleNamespace(watch=watch))
+    monkeypatch.setitem(
+        sys.modules, "watchfiles", SimpleNamespace(watch=watch, DefaultFilter=watchfiles.DefaultFilter)
+    )
     try:
         follow(service, out, None).run()
         assert watched == [docs, out] and titles(service, "bread") == ["oven.md"]

@@ -220,8 +220,8 @@ def parsed(metadata: str, source: Path) -> dict[str, Any]:
 def read_columns(
     source: Path | str, columns: Collection[str] | None = None
 ) -> Iterator[tuple[Path, pa.RecordBatch]]:
-    """(file, rows) of a table of passages, with the columns `id`, `title`, `doc`, `sentences` and its place columns, or
-    those of them that are named."""
+    """(file, rows) of a table of passages, with the columns `id`, `title` and `doc`, and `sentences` and the place
+    columns where there are any, or those of them that are named."""
     import pyarrow as pa
 
     from qontext.data import records
@@ -229,8 +229,8 @@ def read_columns(
     for part in records.parquet_parts(source):
         there = records.open_parquet(part).schema_arrow.names
         schema = pa.schema([*records.PASSAGES, *(field for field in records.PLACES if field.name in there)])
-        names = ["id", "title", "doc", "sentences"]
-        names += [name for name in records.PLACES.names if name in there]
+        names = [name for name in ("sentences", *records.PLACES.names) if name in there]
+        names = ["id", "title", "doc", *names]
         if columns is not None:
             names = [name for name in names if name in columns]
         for batch in records.read_table(part, schema, columns=names):

@@ -19,7 +19,7 @@ from qontext.frame.errors import QontextError, first_line
 
 _DEFAULT = "---\ntags: [qontext]\n---\n# {name}\n"
 _FOLDER = re.compile(r'(?<=SentenceTransformer\(")[^"]*(?="\))|path/to/this/folder')
-_PATH = re.compile(r"(?<![\w:/.<-])(?:~|/)[\w.@+~ -]*(?:/[\w.@+~-]+)+/?")
+_PATH = re.compile(r"(?<![\w:/.<-])(?:~|/[\w.@+~-]+)(?:/[\w.@+~-]+(?: [\w.@+~-]+(?=/))*)+/?")
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,7 @@ def figures_of(directory: Path, scores: Sequence[str]) -> list[Figure]:
             figures += [
                 Figure(dataset, split, name, float(value), int(verdict["queries"][split]))
                 for name, value in measured.get(alone, {}).items()
+                if name not in ("low", "high")  # the interval of what people judged
             ]
     for folder in scores:
         artifact = open_artifact(folder, verb="evaluate")

@@ -20,7 +20,7 @@ from pydantic import Field
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.errors import missing_extra
+from qontext.frame.errors import QontextError, missing_extra
 from qontext.release.model import ModelFormat, ModelOptions
 
 if TYPE_CHECKING:
@@ -57,6 +57,11 @@ class Static(ModelFormat):
         from model2vec.persistence import save_pretrained
         from tokenizers import Tokenizer
 
+        if original.of("query") is not original:
+            raise QontextError(
+                "a static model is one table, and this encoder has a half for queries and one for passages",
+                remedy="Export it to onnx or openvino, or fine-tune an encoder without --untied.",
+            )
         tokens_VD = _token_vectors(original)
         table_Vd = reduced(tokens_VD, min(options.dimensions, tokens_VD.shape[1]))
         table_Vd *= weights(len(table_Vd))[:, None]

@@ -218,8 +218,11 @@ class Passages:
     def folders(self) -> list[str]:
         """The folders of documents, from their metadata, else from ids with a slash; at most 200, by name."""
         if self._has_folders:
-            folders = {parsed(text, Path(self.name)).get("folder") for text in self._metadata}
-            return sorted(str(name) for name in folders if name)[:200]
+            found = (parsed(text, Path(self.name)).get("folder") for text in self._metadata)
+            folders = {
+                str(name) for names in found for name in (names if isinstance(names, list) else [names])
+            }
+            return sorted(folders - {"", "None"})[:200]
         parents: set[str] = set()
         for id in self._documents.filter(pc.match_substring(self._documents, "/")).to_pylist():
             parents.update(str(parent) for parent in PurePosixPath(id).parents if parent.name)

@@ -18,7 +18,7 @@ from typing import Any
 from qontext.adapt.follow import has_changed, watched
 from qontext.frame import log, trust
 from qontext.frame.errors import QontextError, missing_extra
-from qontext.retrieve.adapted import index_of, is_adapted
+from qontext.retrieve.adapted import ADAPTED, index_of, is_adapted
 from qontext.retrieve.ask.prepared import is_cached
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
@@ -38,6 +38,24 @@ def seconds_of(text: str) -> float:
     if not 0.1 <= seconds <= 366 * 86_400:
         raise QontextError(f"{text!r} is not a length of time", remedy="Use a value such as 60s, 5m or 1h.")
     return seconds
+
+
+def changes_what_is_served(roots: Sequence[Path]) -> Callable[[Any, str], bool]:
+    """The filter of watched files: documents, and in a served directory what says which index is searched. Other files there
+    are those of `refresh` itself."""
+    from watchfiles import DefaultFilter
+
+    usual, served = DefaultFilter(), {root.resolve() for root in roots}
+    places = [place.resolve() for root in roots for place in watched(root)]
+    inside = [place for place in places if any(place.is_relative_to(root) for root in served)]
+
+    def matters(change: Any, path: str) -> bool:
+        file = Path(path).resolve()
+        is_made = any(file.is_relative_to(root) for root in served)
+        is_document = not is_made or any(file.is_relative_to(place) for place in inside)
+        return usual(change, path) and (is_document or (file.parent in served and file.name == ADAPTED))
+
+    return matters
 
 
 class Refresher(threading.Thread):
@@ -101,6 +119,7 @@ class Refresher(threading.Thread):
         yield  # the first look records the sources
         places = [place for root in self.roots for place in (*watched(root), root)]
         how: dict[str, Any] = {"debounce": SETTLE_MS, "recursive": True, "yield_on_timeout": True}
+        how["watch_filter"] = changes_what_is_served(self.roots)
         is_first = True
         for changes in watch(*places, stop_event=self.done, **how):
             if changes or is_first:  # and what changed before it was watched
