@@ -448,6 +448,7 @@ def finetune(
     margin_bins: int | None = None,
     teacher_temperature: float = 1.0,
     teacher_scores: Literal['logits', 'probabilities'] = 'logits',
+    student_softmax: Literal['batch', 'own'] = 'batch',
     rank_margin: float = 0.0,
     trust: bool = False,
     overwrite: bool = False,

@@ -63,6 +63,7 @@ def test_real_questions_are_learned_from_imitated_and_judged(
     ("name", "content", "message"),
     [
         ("few.txt", b"only one\n", r"has too few questions: 1\. Add some: 10 are needed"),
+        ("repeated.tsv", b"".join(b"q%d\tOnly  one\n" % n for n in range(20)), r"has too few questions: 1\."),
         ("empty.txt", b"", "contains no queries"),
         ("missing.txt", None, "cannot read queries"),
         ("binary.log", bytes(range(256)) * 40, "2: is not UTF-8 text"),

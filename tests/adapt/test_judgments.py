@@ -15,8 +15,10 @@ from tests.adapt.conftest import Adapted
 from tests.serve.conftest import start
 
 from qontext import api
+from qontext.adapt import judgments
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.judgments import FILE, FOLDER, POOL, judged, pools
+from qontext.adapt.verdict import Verdict
 from qontext.data.collection import load_collection, read_qrels
 from qontext.data.runs import read_run
 from qontext.frame import log
@@ -121,20 +123,56 @@ def test_judgments_of_other_words_do_not_count(adapted: Adapted) -> None:
     root = adapted.out
     judge(root, 5, lambda question, passage: True)
     api.annotate(root, export=True)
-    everything = judged(root, "generated", SYSTEMS)
-    assert len(everything) == 5
+    everything, outdated = judged(root, "generated", SYSTEMS)
+    assert len(everything) == 5 and not outdated
     corpus = root / "steps" / "holdout" / "measured" / "corpus.jsonl"
     changed = next(iter(everything[next(iter(everything))]))
     rows = [json.loads(line) for line in corpus.read_text().splitlines()]
     for row in rows:
         row["text"] += " And more." * (row["_id"] == changed)
     corpus.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    assert len(judged(root, "generated", SYSTEMS)) < 5
+    rest, outdated = judged(root, "generated", SYSTEMS)
+    assert len(rest) + len(outdated) == 5 and outdated
 
 
 def test_few_judgments_decide_nothing(adapted: Adapted) -> None:
     judge(adapted.out, 4, lambda question, passage: True)
-    assert api.adapt(adapted.documents, out=adapted.out, yes=True).verdict.split == "generated"
+    verdict = api.adapt(adapted.documents, out=adapted.out, yes=True).verdict
+    assert verdict.split == "generated"
+    assert "4 judged questions are too few for the verdict: at least 5 are needed." in verdict.sentences
+
+
+def test_judgments_wait_for_what_a_system_found_since(
+    adapted: Adapted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other questions are those on which no system found anything new: they are not a sample of all."""
+    root, missing = adapted.out, {1, 3}
+
+    def earlier(*how: Any) -> Any:
+        return [one._replace(passages=one.passages[n in missing :]) for n, one in enumerate(pools(*how))]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(judgments, "pools", earlier)
+        judge(root, 8, lambda question, passage: True)
+    verdict = api.adapt(adapted.documents, out=root, yes=True).verdict
+    assert verdict.split == "generated" and verdict.scores == Verdict(**adapted.result["verdict"]).scores
+    (told,) = (sentence for sentence in verdict.sentences if "judged 8 questions" in sentence)
+    assert "for 2 of them" in told and "do not count until these are judged, too (--judge 8)" in told
+    judge(root, 8, lambda question, passage: True)
+    verdict = api.adapt(adapted.documents, out=root, yes=True).verdict
+    assert verdict.split == "judged" and verdict.queries["judged"] == 8
+    assert not any("do not count" in sentence for sentence in verdict.sentences)
+
+
+def test_the_question_that_was_left_half_done_does_not_count(adapted: Adapted) -> None:
+    root = adapted.out
+    study, store = open_study(config(root, questions=7), root / FOLDER), Store(root / FOLDER)
+    for pair in study.order(study.annotators[0])[:-1]:
+        store.vote(study.annotators[0].name, pair.number, "high")
+    store.close()
+    api.annotate(root, export=True)
+    complete, outdated = judged(root, "generated", adapted.result["verdict"]["scores"]["generated"])
+    assert len(complete) == 6 and not outdated
 
 
 def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from qontext import api
 from qontext.adapt import follow, publish
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as, stamp_of
-from qontext.frame import hashes
+from qontext.frame import hashes, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
@@ -80,6 +80,24 @@ def test_adapt_begins_with_several_sources(
     for again in ({"source": sources}, {"documents": tickets}):  # one of them stands for all
         api.adapt(**again, out=out, **how)
         assert json.loads((out / "plan.json").read_text())["claim"] == json.loads(recorded)["claim"]
+
+
+def test_sources_that_were_only_planned_are_not_adapted_to(
+    handbook: Path,
+    tickets: Path,
+    small_encoder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    out, shown = tmp_path / "made", list[Any]()
+    monkeypatch.setattr(log, "show_table", lambda title, rows: shown.append(rows.get("sources")))
+    how: dict[str, Any] = {"encoder": small_encoder, "budget": "90s", "dry_run": True, "out": out}
+    both, about = [f"handbook={handbook}", f"tickets={tickets}"], ["tickets=What customers asked."]
+    for sources, settings in ((both, {"about": about}), (both[1:], {}), (both[1:], {})):
+        api.adapt(source=sources, **settings, **how)
+    (entry,) = read_listing(out / "sources.json").values()
+    assert entry.get("about") == "What customers asked." and "ids" not in entry
+    assert shown == ["handbook, tickets", "tickets", "tickets"]
 
 
 @pytest.mark.parametrize(
@@ -223,6 +241,38 @@ def test_documents_that_adapt_has_indexed_are_not_new(
     changed = write_documents([report(number) for number in range(1, 31)], "docs.jsonl")
     assert adapt(changed, adapted.out, small_encoder)["encoded_now"] > 0
     assert api.refresh(adapted.out)["changed"] is False
+
+
+def test_documents_that_return_to_what_a_refresh_saw_are_indexed(
+    adapted: Any, small_encoder: Path, write_documents: Callable[..., Path], report: Callable[..., Any]
+) -> None:
+    """What a refresh recorded is of its index, and not of those that `adapt` built later."""
+    before = adapted.documents.read_text()
+    assert api.refresh(adapted.out)["changed"] is False
+    write_documents([report(number) for number in range(31)], "docs.jsonl")
+    assert adapt(adapted.documents, adapted.out, small_encoder)["encoded_now"] > 0
+    assert follow.has_changed(adapted.out), "to record what adapt has read"
+    adapted.documents.write_text(before)
+    assert api.refresh(adapted.out)["documents"]["removed"] == 1
+    assert not follow.has_changed(adapted.out) and api.refresh(adapted.out)["changed"] is False
+
+
+def test_a_refresh_that_was_killed_before_it_recorded_what_it_read_is_not_forgotten(
+    adapted: Any, report: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before, write = adapted.documents.read_text(), Workdir.write_json
+
+    def killed(work: Workdir, name: str, value: Any) -> None:
+        if name == follow.STAMPS:
+            raise KeyboardInterrupt
+        write(work, name, value)
+
+    adapted.documents.write_text(before + json.dumps(report(30)) + "\n")
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(Workdir, "write_json", killed)
+        api.refresh(adapted.out)
+    adapted.documents.write_text(before)
+    assert api.refresh(adapted.out)["documents"]["removed"] == 1
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from qontext.adapt import rates, recipes, starts
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.prepare import _notes
 from qontext.adapt.show import show_updated
-from qontext.adapt.survey import fertility, language_of, spread, survey, words_in
+from qontext.adapt.survey import fertility, spread, survey, words_in
+from qontext.corpus.language import language_of
 from qontext.data.collection import Passage
 from qontext.frame import log
 from qontext.retrieve.analyzer import CODE

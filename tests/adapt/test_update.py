@@ -7,20 +7,24 @@ import json
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from tests.adapt.calls import adapt
+from tests.adapt.conftest import make_report
 
 from qontext import api
 from qontext.adapt import publish
 from qontext.adapt.config import AdaptConfig
-from qontext.adapt.state import _refuse_another_source
+from qontext.adapt.run import _claim
+from qontext.adapt.state import Planned, _refuse_another_source
 from qontext.adapt.update import next_action
 from qontext.frame import artifacts, locks
 from qontext.frame.errors import QontextError
+from qontext.frame.fingerprint import fingerprint
 from qontext.retrieve.adapted import index_of
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.systems import Opener
@@ -246,3 +250,59 @@ def test_a_clock_that_was_set_back_makes_no_negative_age(adapted: Any) -> None:
     future = time.time() + 1_000_000
     os.utime(adapted.out / "adapted.json", (future, future))
     assert api.show(adapted.out)["age_seconds"] == 0
+
+
+def plan_of(documents: Path, root: Path, **settings: Any) -> Planned:
+    """A plan for these documents with their own labels, as it would be recorded now."""
+    config = AdaptConfig(documents=str(documents), labels=str(documents), **settings)
+    nothing: Any = None
+    return Planned(claim=_claim(config, root, {}), request=nothing, plan=nothing, survey={})
+
+
+@pytest.fixture
+def labeled(reports: Path, tmp_path: Path) -> Path:
+    """A folder in BEIR's layout, of documents and of labels."""
+    folder = tmp_path / "labeled"
+    (folder / "qrels").mkdir(parents=True)
+    reports.rename(folder / "corpus.jsonl")
+    (folder / "queries.jsonl").write_text('{"_id": "q", "text": "who mended the bell"}\n')
+    (folder / "qrels" / "test.tsv").write_text("query-id\tcorpus-id\tscore\nq\treport-1\t1\n")
+    return folder
+
+
+def add(file: Path, **row: str) -> None:
+    with file.open("a") as lines:
+        lines.write(json.dumps(row) + "\n")
+
+
+def test_documents_beside_their_labels_change_without_another_training(labeled: Path, tmp_path: Path) -> None:
+    before = plan_of(labeled, tmp_path)
+    add(labeled / "corpus.jsonl", **make_report(30))
+    (labeled / "README.md").write_text("What it is.\n")
+    now = plan_of(labeled, tmp_path)
+    assert before.documents != now.documents and before.is_for(now.claim)
+    assert not before.is_for(plan_of(labeled, tmp_path, seed=7).claim)
+    (labeled / "qrels" / "dev.tsv").write_text("query-id\tcorpus-id\tscore\nq\treport-2\t1\n")
+    assert not before.is_for(plan_of(labeled, tmp_path).claim)
+    now = plan_of(labeled, tmp_path)
+    add(labeled / "queries.jsonl", _id="more", text="who painted it")
+    assert not now.is_for(plan_of(labeled, tmp_path).claim)
+
+
+def test_labels_that_were_hashed_with_their_corpus_are_known(labeled: Path, tmp_path: Path) -> None:
+    now = plan_of(labeled, tmp_path)
+    inputs = now.claim["inputs"]
+    whole = {**inputs, "labels": {**inputs["labels"], "digest": fingerprint(labeled)}}
+    before = replace(now, claim={**now.claim, "inputs": whole})
+    assert before.is_for(now.claim)
+    add(labeled / "queries.jsonl", _id="more", text="who painted it")
+    assert not before.is_for(plan_of(labeled, tmp_path).claim)
+
+
+def test_labels_of_docstrings_change_with_these(tmp_path: Path) -> None:
+    folder = tmp_path / "documents"
+    api.docset("pydocs:json,logging", passages=24, out=folder)
+    before = plan_of(folder, tmp_path)
+    api.docset("pydocs:json,logging,email", passages=24, out=folder, overwrite=True)
+    now = plan_of(folder, tmp_path)
+    assert before.documents != now.documents and before.is_for(now.claim)

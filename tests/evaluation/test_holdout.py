@@ -246,3 +246,24 @@ def test_a_passage_without_a_question_tests_nothing(tmp_path: Path) -> None:
     )
     kept = api.holdout(source.path, file, share=0.9, out=tmp_path / "out", overwrite=True)
     assert kept.summary["held_out_queries"] > 5, "silly questions are better than none"
+
+
+@pytest.mark.parametrize("ending", ["jsonl", "tsv", "parquet"])
+def test_repeated_real_questions_count_once(ending: str, tmp_path: Path) -> None:
+    source, file, answers = passages(tmp_path, 12), tmp_path / f"log.{ending}", tmp_path / "run.trec"
+    texts = {f"s{n}": f"{' ' * (n // 8)}{'Where' if n % 3 else 'where'} is lamp {n % 8}?" for n in range(40)}
+    if ending == "parquet":
+        pq.write_table(pa.table({"id": list(texts), "text": list(texts.values())}), file)
+    else:
+        rows = (json.dumps({"_id": id, "text": text}) for id, text in texts.items())
+        lines = (f"{id}\t{text}" for id, text in texts.items())
+        file.write_text("\n".join(rows if ending == "jsonl" else lines) + "\n")
+    answers.write_text("".join(f"{id} Q0 d{int(id[1:]) % 8} 1 1.0 x\n" for id in texts))
+    queries = generated(tmp_path / "q.parquet")
+    held = api.holdout(source.path, queries, asked=file, answers=answers, out=tmp_path / "holdout")
+    assert held.summary["asked_questions"] == {"train": 4, "asked": 4}
+    judged = set(load_collection(held.path / "measured").queries("asked").values())
+    training = set(pq.read_table(held.path / "queries" / "queries.parquet").column("query").to_pylist())
+    asked = {text for text in training if "lamp" in text}
+    assert len(judged) == 4 and asked
+    assert not {text.lower().strip() for text in judged} & {text.lower().strip() for text in asked}

@@ -74,6 +74,22 @@ def test_own_questions_are_labels(documents: Path, system: str, tmp_path: Path) 
     assert asked.count(rows[0]["query"]) == 1
 
 
+def test_the_baseline_reads_the_language_of_the_documents(
+    documents: Path, system: str, tmp_path: Path
+) -> None:
+    things = "水轮磨坊 灯塔 面包师 图书馆 黑豹队 自行车 火车站 葡萄酒 望远镜 交响乐 蝴蝶 地震".split()
+    rows = [
+        {"_id": f"r{n}", "title": "", "text": f"在河边的{thing}今天早上开门。"}
+        for n, thing in enumerate(things)
+    ]
+    documents.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    labels = tmp_path / "labels.jsonl"
+    asked = [{"query": f"谁昨天看见了{thing}？", "passage": f"r{n}"} for n, thing in enumerate(things)]
+    labels.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    summary = api.evaluate(documents, labels, system=[system], out=tmp_path / "out").summary
+    assert summary["measures"]["BM25"]["MRR@10"] == 1.0
+
+
 def write_labels(folder: Path, of: dict[str, range], splits: tuple[str, ...]) -> Path:
     """Labels of some of the splits, each with questions about these reports."""
     labels = folder / "labels"

@@ -10,6 +10,7 @@ import torch
 
 from qontext.finetune.batches import LabelKeys
 from qontext.finetune.bi_encoder import BiEncoder
+from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.losses.base import Loss
 from qontext.frame.config import Options
@@ -87,6 +88,30 @@ def test_kl_puts_no_weight_on_what_was_not_scored() -> None:
 
     expected = (kl([2.0, 0.5], [2.0, 1.0], [0.5, 0.0]) + kl([1.0, -1.0], [1.5, 0.5], [1.0, 3.0])) / 2
     assert loss("kl", *batch(*BATCH)).item() == pytest.approx(expected, rel=1e-6)
+
+
+def test_kl_over_the_querys_own_passages_alone() -> None:
+    def kl(teacher: list[float], own: list[float]) -> float:
+        target, student = ([math.exp(x) / sum(map(math.exp, xs)) for x in xs] for xs in (teacher, own))
+        return sum(t * math.log(t / s) for t, s in zip(target, student))
+
+    expected = (kl([2.0, 0.5], [2.0, 1.0]) + kl([1.0, -1.0], [1.5, 0.5])) / 2
+    vectors, known = batch(*BATCH)
+    vectors.requires_grad_()
+    model = BiEncoder(Bare(), Vector(), 1.0, opened("kl", student_softmax="own"))  # type: ignore[arg-type]
+    value = model.contrast(vectors, known, slice(None))["kl"]
+    value.backward()
+    assert value.item() == pytest.approx(expected, rel=1e-5)
+    assert vectors.grad is not None and torch.isfinite(vectors.grad).all()
+
+
+def test_the_default_softmax_leaves_earlier_directories_valid() -> None:
+    given = {"groups": "groups", "loss": "kl", "teacher": "teacher"}
+    default, own = (
+        FinetuneConfig.make({**given, "student_softmax": softmax}, where="finetune").identity()
+        for softmax in ("batch", "own")
+    )
+    assert own == {**default, "student_softmax": "own"} and "student_softmax" not in default
 
 
 def test_margin_mse_compares_differences_to_the_positive() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qontext.pretrain.batches import MicroBatch
+from qontext.pretrain.batches import Keys, MicroBatch
 from qontext.pretrain.texts import Text
 from qontext.training.batch import prepare
 from qontext.training.dropout import drawn_for
@@ -108,11 +108,16 @@ def contrastive_reference(
     return torch.tensor(sum(losses) / len(losses))
 
 
-def contrastive_loss(batch: Any, vectors: list[Tensor], s: Any) -> Tensor:
-    """Equation 6 over a batch: texts that equal a row's text, or its partner's, are no negatives."""
-    pair, text = batch.keys.pair.tolist(), batch.keys.text.tolist()
+def false_negatives(keys: Keys) -> Callable[[int, int], bool]:
+    """True for rows i, k if k has the text of i or of its partner, or k's partner has the text of i."""
+    pair, text = keys.pair.tolist(), keys.text.tolist()
     partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
-    return contrastive_reference(vectors, pair, lambda i, k: text[k] in (text[i], text[partner[i]]), s)
+    return lambda i, k: text[k] in (text[i], text[partner[i]]) or text[partner[k]] == text[i]
+
+
+def contrastive_loss(batch: Any, vectors: list[Tensor], s: Any) -> Tensor:
+    """Equation 6 over a batch, without false negatives."""
+    return contrastive_reference(vectors, batch.keys.pair.tolist(), false_negatives(batch.keys), s)
 
 
 def decoder_input(encoder: Any, ids: Tensor, context_ids: Tensor) -> tuple[Tensor, Tensor]:

@@ -16,6 +16,7 @@ from tests.pretrain.reference import (
     condenser_rows,
     contrastive_reference,
     cross_entropies,
+    false_negatives,
     losses_of,
     mean,
     rows,
@@ -61,12 +62,11 @@ def test_cocondenser(
         method="cocondenser", context=context, queries="queries", batch_size=12, **settings
     )
     losses_of_rows = list(condenser_rows(objective, encoder, micro, 1))
-    pair, text, document = (getattr(batch.keys, name).tolist() for name in ("pair", "text", "document"))
-    partner = {i: j for i in range(len(pair)) for j in range(len(pair)) if i != j and pair[i] == pair[j]}
+    pair, document = batch.keys.pair.tolist(), batch.keys.document.tolist()
+    is_false = false_negatives(batch.keys)
 
     def skip(i: int, k: int) -> bool:
-        same_document = settings.get("mask_same_document", False) and document[i] == document[k]
-        return text[k] in (text[i], text[partner[i]]) or same_document
+        return is_false(i, k) or (settings.get("mask_same_document", False) and document[i] == document[k])
 
     def similarity(a: Tensor, b: Tensor) -> float:
         cosine = settings.get("similarity") == "cosine"
@@ -83,28 +83,31 @@ def test_cocondenser(
     close(losses_of(objective, batch), expected)
 
 
-def test_equal_texts_are_no_negatives_of_each_other() -> None:
-    """Two passages with the same text, each with its query: neither is a negative of the other's query."""
-    from qontext.pretrain.objectives.base import Common, Keys
-    from qontext.pretrain.objectives.cocondenser import CoCondenser, CoCondenserOptions
-
-    class Bare(CoCondenser):
-        def __init__(self) -> None:
-            torch.nn.Module.__init__(self)
-            self.options, self.common = CoCondenserOptions(), Common()
+@pytest.mark.parametrize("text", [[7, 7, 8, 20, 21, 22], [7, 8, 9, 20, 20, 22], [7, 7, 8, 20, 20, 7]])
+def test_equal_texts_are_no_negatives_of_each_other(text: list[int]) -> None:
+    """Passages 0, 1, 2, then their queries: equal passages, equal queries, or both and a passage that is its own query. The
+    partner of an equal text is a positive, too, so neither it nor the equal text is a negative, from either side."""
+    from qontext.pretrain.batches import Keys
+    from qontext.pretrain.objectives.contrast import Contrast, contrast, contrast_tokens
 
     vectors = torch.randn(6, 4, generator=torch.Generator().manual_seed(0))
-    # rows: passage 0, 1, 2 and their queries; passages 0 and 1 carry the same text
-    keys = Keys(
-        torch.tensor([0, 1, 2, 0, 1, 2]),
-        torch.tensor([7, 7, 8, 20, 21, 22]),
-        torch.zeros(6, dtype=torch.long),
-        torch.tensor([False] * 3 + [True] * 3),
-    )
-    loss = Bare().contrast(vectors, keys, slice(3, 4))["contrastive"] * 6
-    others = [k for k in range(6) if k not in (1, 3)]
-    scores = vectors[3] @ vectors.T
-    assert loss.item() == pytest.approx((torch.logsumexp(scores[others], 0) - scores[0]).item(), rel=1e-5)
+    said, is_query = torch.tensor(text), torch.arange(6) >= 3
+    keys = Keys(torch.arange(6) % 3, said, torch.zeros(6, dtype=torch.long), is_query, said.roll(3))
+    options, skip = Contrast(contrastive_weight=1.0, token_weight=1.0), false_negatives(keys)
+
+    def reference(i: int, scores: Tensor, among: range) -> float:
+        own = (i + 3) % 6
+        others = [k for k in among if k == own or (k != i and not skip(i, k))]
+        return (torch.logsumexp(scores[others], 0) - scores[own]).item()
+
+    tokens = F.normalize(vectors, dim=1)
+    for i in range(6):
+        rows = slice(i, i + 1)
+        loss = contrast(options, vectors, keys, rows, is_cosine=False)["contrastive"] * 6
+        assert loss.item() == pytest.approx(reference(i, vectors[i] @ vectors.T, range(6)), rel=1e-5)
+        loss = contrast_tokens(options, tokens[:, None], keys, rows)["tokens"] * 3
+        expected = reference(i, tokens[i] @ tokens.T, range(3)) if i >= 3 else 0.0
+        assert loss.item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_tokens_of_queries_find_their_passage(build: Callable[..., Both], encoder: Any) -> None:
@@ -114,12 +117,13 @@ def test_tokens_of_queries_find_their_passage(build: Callable[..., Both], encode
     texts = [(ids, h) for one in micro for ids, _ in rows(one.encoder) for h in encoder(ids, None)]
     special = torch.tensor(encoder.tokenizer.all_special_ids)
     tokens = [F.normalize(h[0][~torch.isin(ids[0], special)], dim=1) for ids, h in texts]
-    pair, text, is_query = (getattr(batch.keys, name).tolist() for name in ("pair", "text", "is_context"))
+    pair, is_query = batch.keys.pair.tolist(), batch.keys.is_context.tolist()
     own = {pair[p]: p for p in range(len(pair)) if not is_query[p]}
+    skip = false_negatives(batch.keys)
     expected = []
     for q in (q for q in range(len(pair)) if is_query[q]):
         scores = {p: (tokens[q] @ tokens[p].T).max(1).values.mean() / 0.5 for p in own.values()}
-        others = [s for p, s in scores.items() if p == own[pair[q]] or text[p] != text[own[pair[q]]]]
+        others = [s for p, s in scores.items() if p == own[pair[q]] or not skip(q, p)]
         expected.append(torch.logsumexp(torch.stack(others), 0) - scores[own[pair[q]]])
     losses = losses_of(objective, batch)
     assert losses["tokens"].item() == pytest.approx(0.3 * mean(expected).item(), rel=1e-5)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.pretrain.runs import TINY, train
 from qontext import api
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
+from qontext.pretrain.config import PretrainConfig
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,6 @@ def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:
     from safetensors.torch import save_file
 
     from qontext.models.encoder import load_encoder
-    from qontext.pretrain.config import PretrainConfig
     from qontext.pretrain.folder import load_head
 
     config = PretrainConfig.make({"passages": "p", "method": "condenser"}, where="test")
@@ -140,8 +141,6 @@ def test_a_layout_of_unknown_words_is_refused(words: tuple[Any, ...]) -> None:
 
 
 def test_an_encoder_from_nothing_has_no_weights_whose_memory_is_asked_about() -> None:
-    from qontext.pretrain.config import PretrainConfig
-
     PretrainConfig(passages="passages", encoder="tiny")._require_memory("tiny")
 
 
@@ -165,6 +164,21 @@ def test_an_encoder_that_predicts_nothing_needs_a_loss_of_its_vector(corpus: Pat
     for name, options in {"bow": {}, "cocondenser": {"head_weight": 0}}.items():
         method = METHODS.load(name)
         method.check_encoder(encoder, method.Options(**options))
+
+
+def test_only_a_contrastive_loss_between_tokens_is_refused_with_dense_layers(
+    corpus: Path, configure: Callable[..., PretrainConfig]
+) -> None:
+    """DupMAE has another option of the same name."""
+    from qontext.models.encoder import load_encoder
+    from qontext.models.pooling import DenseLayer
+    from qontext.pretrain.run import _method
+
+    encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"))
+    encoder.dense = torch.nn.ModuleList([DenseLayer(torch.nn.Linear(128, 64), torch.nn.Tanh())])
+    _method(configure(method="dupmae"), encoder)
+    with pytest.raises(QontextError, match="a loss between tokens is not for an encoder with dense layers"):
+        _method(configure(method="cocondenser", queries="q", token_weight=0.5), encoder)
 
 
 def test_tokens_that_may_have_capital_letters_are_not_for_an_encoder_of_lower_case(

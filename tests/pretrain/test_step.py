@@ -12,8 +12,9 @@ from tests.pretrain.runs import train
 from qontext import QontextError
 from qontext.data import records
 from qontext.models.encoder import Encoder, load_encoder
+from qontext.pretrain.batches import Keys
 from qontext.pretrain.objectives.bow import Bow
-from qontext.pretrain.step import load_method, training_step
+from qontext.pretrain.step import _batch, load_method, training_step
 from qontext.training.metrics import read
 
 
@@ -94,6 +95,39 @@ def test_a_name_or_a_class_is_enough_without_a_head(encoder: Encoder) -> None:
     assert by_name.item() == training_step(Bow, encoder, texts).item() and by_name.requires_grad
 
 
+@pytest.mark.parametrize("has_queries", [True, False])
+def test_contexts_have_the_prompt_of_what_they_are(encoder: Encoder, has_queries: bool) -> None:
+    encoder.prompts.update(query="weather ", passage="rivers and mountains ")
+    method = load_method("cocondenser", encoder, has_queries=has_queries, encoder_mask=0.0)
+    given = ["music", "bridges and engines"], ["machines under gardens", "paintings"]
+    batch = _batch(method, *given, step=0, max_tokens=40)
+    (rows,), keys = batch.micro, batch.keys
+    assert isinstance(keys, Keys)
+    read = [encoder.tokenizer.decode(ids[mask]) for ids, mask in zip(rows.encoder.ids, rows.encoder.mask)]  # type: ignore[attr-defined]
+    prompts = encoder.prompts["passage"], encoder.prompts["query" if has_queries else "passage"]
+    expected = [
+        encoder.tokenizer.decode(encoder.tokenizer(prompts[column] + given[column][pair])["input_ids"])
+        for pair, column in zip(keys.pair.tolist(), keys.is_context.int().tolist())
+    ]
+    assert read == expected
+    assert keys.document.tolist() == keys.pair.tolist()
+
+
+def test_a_step_leaves_the_random_state_and_follows_the_progress(encoder: Encoder) -> None:
+    texts = ["The mill grinds flour.", "A boat on the river."]
+    before = torch.get_rng_state()
+    whole, half, none = (
+        training_step(
+            load_method("bow", encoder, encoder_mask=0.0, bow_weight_end=0.0), encoder, texts, progress=share
+        )
+        for share in (0.0, 0.5, 1.0)
+    )
+    assert torch.equal(torch.get_rng_state(), before)
+    assert half.item() == pytest.approx(whole.item() / 2, rel=1e-5) and none.item() == pytest.approx(
+        0.0, abs=1e-6
+    )
+
+
 def test_what_does_not_fit_is_refused(encoder: Encoder, corpus: Path) -> None:
     texts = ["a river", "a mill"]
     for message, call in {
@@ -104,6 +138,9 @@ def test_what_does_not_fit_is_refused(encoder: Encoder, corpus: Path) -> None:
         "reads no contexts": lambda: training_step("mlm", encoder, texts, texts),
         r"2 texts, but 1 contexts": lambda: training_step(
             load_method("cot-mae", encoder), encoder, texts, texts[:1]
+        ),
+        r"contexts\[0\] has no token": lambda: training_step(
+            load_method("cot-mae", encoder), encoder, texts, [" ", "a"]
         ),
         r"texts\[1\] has no token": lambda: training_step("mlm", encoder, ["a", " "]),
         "texts is not a list": lambda: training_step("mlm", encoder, "a river"),

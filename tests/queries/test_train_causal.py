@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 import torch
 from tests.queries.test_train_generator import NAMES
@@ -97,6 +98,28 @@ def test_the_loss_is_that_of_the_query_tokens_alone(trainable):
         count += len(query)
     loss, _ = gradients(generator, [(plan(100)(0), 1.0)])
     assert loss == pytest.approx(total / count, rel=1e-5)
+
+
+def test_dropout_is_that_of_attention(trainable):
+    """Llama has no layers of dropout; a model without any is refused."""
+    from qontext.queries.train_generator import set_dropout
+    from qontext.training.dropout import drawn_for, use_cheap_dropout
+
+    model = trainable[0].model.train()
+
+    def drawn(key):
+        with drawn_for(np.array([key, 7], dtype=np.uint64)), torch.inference_mode():
+            return model(input_ids=torch.arange(5, 25).view(2, 10)).logits
+
+    use_cheap_dropout(model)
+    assert torch.equal(drawn(1), drawn(2))
+    set_dropout(model, 0.5)
+    assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
+    set_dropout(model, 0.0)
+    assert torch.equal(drawn(1), drawn(2))
+    set_dropout(torch.nn.Linear(2, 2), 0.0)
+    with pytest.raises(QontextError, match=r"dropout = 0.5, but the model has none. Leave out --dropout"):
+        set_dropout(torch.nn.Linear(2, 2), 0.5)
 
 
 def test_micro_batches_and_processes_change_nothing(trainable):

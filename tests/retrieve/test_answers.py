@@ -140,6 +140,19 @@ def test_questions_from_a_pipe(adapted: Path) -> None:
     assert code == 2 and "standard input:2: is not UTF-8 text" in said
 
 
+def test_sub_queries_are_those_of_every_question(adapted: Path) -> None:
+    """On the command line, and from a pipe, where the question is shown as it was asked."""
+    question, also = "who bakes bread?", ("--also", "words: boat", "--also", "the mill", "--json")
+    expected = Searcher(adapted).search(f"{question}\nwords: boat\nall: the mill", 5)
+    _, line = call(adapted, question, *also)
+    assert [one["score"] for one in json.loads(line)["answers"]] == [one.score for one in expected]
+    _, line = call(adapted, *also, typed=f"{question}\n")
+    (asked,) = json.loads(line)["questions"]
+    assert asked["question"] == question
+    assert [one["score"] for one in asked["answers"]] == [one.score for one in expected]
+    assert expected != Searcher(adapted).search(question, 5)
+
+
 def test_conditions_of_two_searches_are_not_mixed(adapted: Path) -> None:
     folder = AdaptedFolder(adapted)
     guide, news = (folder.among((f"folder={name}",)) for name in ("guide", "news"))
@@ -189,6 +202,19 @@ def test_queries_make_a_run_that_says_what_the_searcher_says(adapted: Path, tmp_
     assert {hit.passage for hits in read_run(tmp_path / "de.trec").values() for hit in hits} == {
         "guide/boat.md#0"
     }
+
+
+def test_a_run_is_not_of_an_index_that_changes_meanwhile(adapted: Path, tmp_path: Path) -> None:
+    """Whether its output exists or not; and without an output, too."""
+    (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\n")
+    settings = {"queries": tmp_path / "q.tsv", "k": 2}
+    api.search(adapted, **settings, out=tmp_path / "run")
+    for out in ({"out": tmp_path / "run"}, {"out": tmp_path / "new"}, {}):
+        with pytest.raises(
+            QontextError, match=rf"for a question, not for a run.*'qontext refresh {adapted}'"
+        ):
+            api.search(adapted, **settings, **out, refresh=True)
+    assert not (tmp_path / "new").exists()
 
 
 def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> None:

@@ -137,6 +137,30 @@ def test_words_are_where_they_are_found(analyzer: str) -> None:
     assert [text[begin:end] for begin, end in spans_of(analyzer)(text)] == words_of(analyzer)(text)
 
 
+def test_marks_belong_to_the_words_that_they_are_on() -> None:
+    assert words_of("hindi")("पासवर्ड रोटी, l'e\u0301te\u0301 — 1️⃣") == [
+        "पासवर्ड",
+        "रोटी",
+        "l'e\u0301te\u0301",
+        "1",
+    ]
+    index = Bm25.build(["रेत के टीले और पवन", "रोटी गेहूँ से बनती है"], ["sand", "bread"], analyzer=LANGUAGES["hi"])
+    assert [hit.passage for hit in index.search({"q": "रोटी"}, 10)["q"]] == ["bread"]
+
+
+@pytest.mark.parametrize(
+    ("analyzer", "written", "asked"),
+    [
+        ("german", "Der Schlu\u0308ssel liegt hier.", "schlüssel"),
+        ("cjk", "東京タワーは\u30af\u3099リーンです。", "グリーン"),
+        ("turkish", "İstanbul büyük", "istanbul"),
+    ],
+)
+def test_composed_and_decomposed_characters_are_the_same(analyzer: str, written: str, asked: str) -> None:
+    index = Bm25.build(["x y z", written], ["other", "it"], analyzer=analyzer)
+    assert [hit.passage for hit in index.search({"q": asked}, 10)["q"]] == ["it"]
+
+
 def test_an_unknown_analyzer_is_refused() -> None:
     with pytest.raises(QontextError, match="unknown analyzer 'klingon'"):
         Bm25.build(["x"], ["a"], analyzer="klingon")

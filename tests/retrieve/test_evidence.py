@@ -15,9 +15,11 @@ from qontext import api
 from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
+from qontext.retrieve.ask import questions
 from qontext.retrieve.ask.evidence import _statistic, matched_words
-from qontext.retrieve.ask.questions import SubQuery, parse
+from qontext.retrieve.ask.questions import SubQuery, joined, parse
 from qontext.retrieve.bm25 import Bm25
+from qontext.retrieve.fuse import hybrid
 from qontext.retrieve.searcher import Answer, Searcher, neighbors
 from qontext.retrieve.system import System
 
@@ -161,6 +163,45 @@ def test_a_run_of_documents_names_documents(folder: Path, tmp_path: Path) -> Non
         assert sorted(hits) == ["a", "b", "c"]
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Passages about lamps: 300 of one document, which match best, and one of each of ten others."""
+    root = tmp_path_factory.mktemp("uneven")
+    rows = [{"_id": f"b{n}", "text": "The lamp.", "doc_id": "long"} for n in range(300)]
+    rows += [
+        {"_id": f"s{n}", "text": f"The lamp {'is lit ' * n}at dusk.", "doc_id": f"d{n}"} for n in range(10)
+    ]
+    (root / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (root / "queries.tsv").write_text("q1\tlamp\nq2\tdusk\n")
+    api.split(root / "corpus.jsonl", keep=True, out=root / "made" / "index" / "passages")
+    api.index(root / "made" / "index" / "passages", backend="bm25", out=root / "made" / "index" / "bm25")
+    (root / "made" / "adapted.json").write_text(
+        '{"system": "bm25", "weights": [0.5, 0.5], "read_tokens": 64}'
+    )
+    return root
+
+
+def test_a_long_document_takes_no_place_of_others(uneven: Path, tmp_path: Path) -> None:
+    made = uneven / "made"
+    documents = [answer.document for answer in Searcher(made).search("lamp", k=5, group="document")]
+    assert documents[0] == "long" and len({*documents}) == 5
+    assert len(Searcher(made).search("lamp", k=50, group="document")) == 11, "all that there are"
+    for number, index in enumerate((made, made / "index" / "bm25")):
+        out = tmp_path / f"run-{number}"
+        api.search(index, queries=uneven / "queries.tsv", k=5, group="document", out=out)
+        run = read_run(out)
+        assert list(run) == ["q1", "q2"], "in the order of the queries"
+        assert [hit.passage for hit in run["q1"]] == documents and len(run["q2"]) == 5
+
+
+def test_documents_are_looked_for_no_deeper_than_an_index_server_ranks(
+    uneven: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(questions, "DEEPEST", 100)
+    (answer,) = Searcher(uneven / "made").search("lamp", k=5, group="document")
+    assert answer.document == "long"
+
+
 def test_neighbors_are_those_of_the_document(folder: Path) -> None:
     assert neighbors("a#1", 2) == (["a#0"], ["a#2", "a#3"]) and neighbors("own id", 2) == ([], [])
     first = next(a for a in Searcher(folder / "made").search("lamp 0", k=50, context=1) if a.id == "a#0")
@@ -179,10 +220,30 @@ def test_neighbors_are_those_of_the_document(folder: Path) -> None:
         ("Words: a b\nwhy?", [SubQuery("a b", "words"), SubQuery("why?")]),
         ("meaning: a: b\n\nhypothetical: c", [SubQuery("a: b", "meaning"), SubQuery("c", "hypothetical")]),
         ("words:", [SubQuery("words:")]),
+        ("a\nb", [SubQuery("a\nb")]),
+        ("a\nall: b", [SubQuery("a"), SubQuery("b")]),
+        ("all: b", [SubQuery("b")]),
     ],
 )
 def test_sub_queries_are_lines(question: str, parsed: list[SubQuery]) -> None:
     assert parse(question) == parsed
+
+
+def test_sub_queries_are_written_as_they_are_read() -> None:
+    assert joined("a\nb", []) == "a\nb"
+    assert parse(joined("a\nb", ["c\nd", "Words: e", " "])) == [
+        SubQuery("a b"),
+        SubQuery("c d"),
+        SubQuery("e", "words"),
+    ]
+    assert parse(joined("", ["all: words: a"])) == [SubQuery("words: a")]
+
+
+def test_sub_queries_of_the_whole_system_are_fused(finished: Any) -> None:  # noqa: F811
+    searcher = Searcher(finished.out)
+    one, other = "bell of Corrie 12", "repaired in 1850"
+    runs = [searcher.run({"q": text}, k=100) for text in (one, other)]
+    assert searcher.run({"q": joined(one, [other])}, k=100)["q"] == hybrid(runs, [0.5, 0.5], 100)["q"]
 
 
 def test_sub_queries_are_fused(finished: Any) -> None:  # noqa: F811

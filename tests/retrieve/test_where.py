@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.corpus import make
 
 from qontext import api
 from qontext.frame.artifacts import Artifact
@@ -117,6 +118,27 @@ def test_places_are_fields_too(tmp_path: Path) -> None:
     ]
     with pytest.raises(QontextError, match="no passage has a field 'lang'"):
         mask(["lang=de"], ids, passages.path)
+
+
+def test_a_passage_is_on_all_pages_that_its_text_is_on(tmp_path: Path) -> None:
+    pytest.importorskip("reportlab")
+    pytest.importorskip("pypdfium2")
+    (tmp_path / "docs").mkdir()
+    pages = [["The first page says that the mill"], ["grinds flour for bread, on the second."]]
+    make.pdf(tmp_path / "docs" / "r.pdf", pages)
+    (tmp_path / "docs" / "plain.txt").write_text("No page.")
+    passages = api.split(tmp_path / "docs", out=tmp_path / "out").path
+    ids = np.array(["plain.txt#0", "r.pdf#0"], dtype=object)
+    for condition, on_page, without in (
+        ("page=1", True, False),
+        ("page=2", True, False),
+        ("page=3", False, False),
+        ("page>1", True, False),
+        ("page>2", False, False),
+        ("page!=2", False, True),
+        ("page!=3", True, True),
+    ):
+        assert mask([condition], ids, passages).tolist() == [without, on_page], condition
 
 
 def test_bm25_among_some_passages_is_that_among_all_without_the_others(tmp_path: Path) -> None:

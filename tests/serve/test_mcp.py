@@ -155,6 +155,40 @@ def test_an_agent_reads_on_asks_in_parts_and_names_places(tmp_path: Any) -> None
     service.close()
 
 
+def test_sub_queries_without_a_kind_are_fused() -> None:
+    from qontext.retrieve.ask.questions import SubQuery as Part
+    from qontext.retrieve.ask.questions import parse
+    from qontext.serve.mcp import SubQuery, _text
+
+    queries = [SubQuery(text="the bell"), SubQuery(by="words", text="a\nlamp"), SubQuery(text="words: boat")]
+    expected = [Part("the bell"), Part("a lamp", "words"), Part("words: boat")]
+    assert parse(_text("", queries)) == expected
+    assert parse(_text("who\nasks?", queries)) == [Part("who asks?"), *expected]
+    assert _text(" ", []) == " " and not _text("", [SubQuery(text=" ")])
+
+
+def test_the_collection_as_a_whole_is_its_own_source(world: World) -> None:
+    from qontext.serve.mcp import build
+    from qontext.serve.verb import open_service
+
+    service = open_service(world.config("bm25"))
+
+    async def main() -> None:
+        async with connected(build(service)) as client:
+            listed = (await client.call_tool("sources", {})).structured_content["sources"]
+            names = [source["name"] for source in listed]
+            every = await client.call_tool("search", {"question": "boat"})
+            own = await client.call_tool("search", {"question": "boat", "sources": names})
+            assert (
+                not own.is_error and own.structured_content["results"] == every.structured_content["results"]
+            )
+            other = await client.call_tool("search", {"question": "boat", "sources": ["other"]})
+            assert "no passage has a field 'source'" in texts(other)
+
+    asyncio.run(main())
+    service.close()
+
+
 def test_all_pages_are_of_one_ranking(world: World) -> None:
     from qontext.serve.mcp import build
     from qontext.serve.verb import open_service

@@ -12,10 +12,12 @@ import torch.nn.functional as F
 from tests.models.conftest import batch
 from tests.models.test_families import save_family
 from torch import Tensor, nn
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from qontext.models.encoder import load_encoder
 from qontext.training import dropout
 from qontext.training.dropout import CheapDropout, attend, draw_kept, drawn_for, drop, use_cheap_dropout
+from qontext.training.memory import recompute_layers
 from qontext.training.randomness import U64, hashed
 
 CPU = torch.device("cpu")
@@ -138,6 +140,37 @@ def test_a_table_that_rows_share_is_dropped_alike_in_both_passes_of_the_gradient
     assert torch.equal(passes[0], passes[1]) and not torch.equal(passes[1], passes[2])
     passes[1].sum().backward()
     assert (passes[1] - still(ids, mask)[0][mask]).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("draws_by_rows", [False, True])
+def test_recomputed_layers_are_compiled_and_draw_the_same_again(draws_by_rows: bool) -> None:
+    """With PyTorch's dropout, as on a GPU, and with that of this module."""
+
+    class Layer(GradientCheckpointingLayer):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(8, 8)
+            self.dropout = CheapDropout(0.5) if draws_by_rows else nn.Dropout(0.5)
+
+        def forward(self, x: Tensor) -> Tensor:
+            dropped: Tensor = self.dropout(self.linear(x).tanh())
+            return dropped
+
+    def gradient(*, is_compiled: bool, is_recomputed: bool) -> Tensor:
+        torch.manual_seed(0)
+        model, x = nn.Sequential(Layer(), Layer()), torch.randn(3, 5, 8)
+        if is_compiled:
+            model.compile(dynamic=True, backend="aot_eager")
+        if is_recomputed:
+            recompute_layers(model, draws_by_rows=draws_by_rows)
+        with drawn_for(keys(len(x))):
+            y = model(x)
+        y.square().sum().backward()
+        return torch.cat([parameter.grad.flatten() for parameter in model.parameters()])  # type: ignore[union-attr]
+
+    plain = gradient(is_compiled=False, is_recomputed=False)
+    for is_compiled in (False, True):
+        assert torch.allclose(gradient(is_compiled=is_compiled, is_recomputed=True), plain, atol=1e-6)
 
 
 def test_attention_is_the_librarys_apart_from_what_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

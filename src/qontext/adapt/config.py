@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -12,8 +13,10 @@ from pydantic import Field, field_validator, model_validator
 from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
+from qontext.frame.artifacts import is_artifact
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.hashes import content_hash, json_digest
 from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
@@ -26,6 +29,16 @@ NAMED = "sources:"
 """As the documents: those of --source."""
 FEWEST_JUDGED = 5
 """Judged questions below which a variance means nothing."""
+
+
+def _fingerprint_of_labels(source: str) -> str | None:
+    """A hash of the questions and judgments in a folder, whose corpus may be the documents; None for others."""
+    folder = Path(source).expanduser()
+    if not folder.is_dir() or is_artifact(folder):
+        return None
+    files = [*folder.glob("queries.jsonl*"), *folder.glob("qrels/*.tsv*")]
+    hashes = {file.relative_to(folder).as_posix(): content_hash(file) for file in files if file.is_file()}
+    return json_digest(hashes) if hashes else None
 
 
 class AdaptConfig(StageConfig):
@@ -52,7 +65,7 @@ class AdaptConfig(StageConfig):
     out: str = "runs/adapted"
     """Output directory."""
 
-    labels: Annotated[str | None, Input()] = None
+    labels: Annotated[str | None, Input(fingerprint=_fingerprint_of_labels)] = None
     """Labeled questions: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
 
     max_labels: int | None = Field(None, ge=1)

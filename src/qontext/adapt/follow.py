@@ -6,7 +6,6 @@ stamps of all files → hashes, if a stamp is new → the next index beside the 
 from __future__ import annotations
 
 import contextlib
-import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -16,8 +15,8 @@ from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.recipes import WEIGHTS
 from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
-from qontext.adapt.survey import language_of
-from qontext.corpus.sources import FieldNames, Problem, open_source, scheme_of
+from qontext.corpus.language import language_of_source
+from qontext.corpus.sources import FieldNames, open_source, scheme_of
 from qontext.corpus.sources.several import (
     FILE,
     SCHEME,
@@ -44,9 +43,9 @@ from qontext.retrieve.adapted import ADAPTED, FORMAT, index_of, is_adapted, read
 from qontext.retrieve.system import System
 
 STAMPS = "stamps.json"
-"""The stamps of the sources when they were read last, and the hash of what was read."""
-READ_TOKENS, SAMPLE = 256, 64
-"""Tokens that are read of a passage without a survey, and documents whose language is looked at."""
+"""The stamps of the sources when they were read last, the hash of what was read, and the folder of the index of it."""
+READ_TOKENS = 256
+"""Tokens that are read of a passage without a survey."""
 
 
 def has_changed(root: Path) -> bool:
@@ -67,7 +66,11 @@ def watched(root: Path) -> list[Path]:
 
 
 def _recorded(root: Path) -> dict[str, Any]:
-    return read_json(root / STAMPS, dict[str, Any]) if (root / STAMPS).is_file() else {}
+    """The content of that file, if the index is of what was read then: `adapt` may have built another one since."""
+    if not (root / STAMPS).is_file() or not is_adapted(root):
+        return {}
+    recorded: dict[str, Any] = read_json(root / STAMPS, dict[str, Any])
+    return recorded if recorded.get("index") == index_of(root).name else {}
 
 
 def _places(root: Path, documents: str) -> list[tuple[str, str]]:
@@ -127,12 +130,13 @@ class Follower:
         if is_same and is_known and not wants_vectors:
             return {"out": str(self.root), "changed": False}
         digest = digest_of(self.documents, self._read_as())
-        is_same = self.about is not None and digest == (recorded.get("digest") or self._recorded_digest())
+        is_same = digest == recorded["digest"] if recorded else self._is_indexed()
         if wants_vectors and self.about is not None:
             log.note("Vectors of all passages are computed; with --words, none are.")
         result = self._index() if wants_vectors or not is_same else {"changed": False}
         stamps = {**known, **stamps} if self.edits.only else stamps
-        self.work.write_json(STAMPS, {"documents": self.documents, "digest": digest, "stamps": stamps})
+        what = {"documents": self.documents, "digest": digest, "stamps": stamps}
+        self.work.write_json(STAMPS, {**what, "index": index_of(self.root).name})
         return {"out": str(self.root), **result}
 
     def _documents(self) -> tuple[str, bool]:
@@ -177,13 +181,13 @@ class Follower:
             _require(name, there)
         return {name: stamp_of(there[name]) for name in self.edits.only or there}
 
-    def _recorded_digest(self) -> str | None:
-        """The hash of what `adapt` read."""
-        if self.before is None or _is_listed(self.before.request.documents) != _is_listed(self.documents):
-            return None
-        # Of a folder, adapt hashes files of any kind: the first time they are compared as adapt does.
+    def _is_indexed(self) -> bool:
+        """True if the index says that it is of the documents as they are now."""
+        if self.about is None or not is_artifact(passages := index_of(self.root) / "passages"):
+            return False
+        # Of a folder, it has the hash of files of any kind: the first time they are compared as `adapt` does.
         now = inputs.digest_of(self.documents, "documents", AdaptConfig.inputs()["documents"])
-        return digest_of(self.documents, self._read_as()) if now == self.before.documents else None
+        return bool(open_artifact(passages).inputs["source"]["digest"] == now)
 
     def _read_as(self) -> tuple[str, ...]:
         return self.before.request.read_as if self.before is not None else ()
@@ -250,9 +254,7 @@ class Follower:
 
     def _language(self) -> str:
         """The language of the first documents."""
-        opened = open_source(self.documents, fields=FieldNames())
-        items = (item for item in opened.documents() if not isinstance(item, Problem))
-        return language_of([document.content for document in itertools.islice(items, SAMPLE)])
+        return language_of_source(self.documents)
 
     def _publish(self, about: dict[str, Any], index: Path, earlier: Path | None) -> dict[str, Any]:
         """Replace `adapted.json`, from when on the index is searched; what changed, for the result."""
@@ -358,18 +360,24 @@ def _refuse_within(root: Path, source: str) -> None:
 
 
 def with_named_sources(config: AdaptConfig, root: Path, under: Path, before: Planned | None) -> AdaptConfig:
-    """The sources that the settings name, with those that the directory has, as one, which is written `under` a folder."""
+    """The sources that the settings name, with those that a finished directory has, as one, which is written `under` a
+    folder."""
     if not config.source:
         return config
-    listing = sources_of(root)
-    if not listing and before is not None:
+    known = sources_of(root)
+    if not known and before is not None:
         raise QontextError(
             "was made from documents without a name",
             place=root,
             remedy=f"Add sources with 'qontext refresh {root} --source NAME=PATH'.",
         )
     recorded = before.request.read_as if before is not None and is_adapted(root) else ()
+    # Those of a plan that was not carried out were never searched: another plan is of the sources that are named now.
+    listing = known if is_adapted(root) else {}
     _edit(listing, Edits(config.source, config.about), root, config.read_as or recorded)
+    for name, entry in known.items():
+        if name in listing and "about" in entry:
+            listing[name].setdefault("about", entry["about"])
     Workdir(under).write_json(FILE, listing)
     documents = f"{SCHEME}:{(under / FILE).absolute()}"
     trust.give(documents)

@@ -91,21 +91,32 @@ def annotate(root: Path, **settings: Any) -> None:
     verb.run(verb.config.make({"passages": str(root), **settings}, where="annotate"))
 
 
-def judged(root: Path, split: str, systems: Sequence[str]) -> Qrels:
-    """The questions all of whose passages were judged, in the words that they have now, with the grades."""
+class JudgedSplit(NamedTuple):
+    """The questions of a split all of whose passages people judged, in the words that they have now, with the grades; and
+    those that have other passages since then."""
+
+    grades: Qrels
+    outdated: list[str]
+
+
+def judged(root: Path, split: str, systems: Sequence[str]) -> JudgedSplit:
+    """The judgments of the questions of a split, with what these systems found. A question that was left half done, which is
+    the last one, does not count."""
     if not (root / FOLDER / FILE).is_file() or not (root / STEPS / "holdout" / "measured").is_dir():
-        return {}
+        return JudgedSplit({}, [])
     grades, words = read_qrels(root / FOLDER / FILE), _words(root)
+    begun = [one for one in pools(root, split, systems) if one.id in grades]
 
     def is_judged(one: Pooled, passage: Passage) -> bool:
         now = (one.text, passage.content)
         return passage.id in grades[one.id] and words.get((one.id, passage.id), now) == now
 
-    return {
-        one.id: grades[one.id]
-        for one in pools(root, split, systems)
-        if one.id in grades and all(is_judged(one, passage) for passage in one.passages)
-    }
+    def is_half_done(one: Pooled) -> bool:
+        return one is begun[-1] and any(id == one.id and p not in grades[id] for id, p in words)
+
+    complete = [one for one in begun if all(is_judged(one, passage) for passage in one.passages)]
+    outdated = [one.id for one in begun if one not in complete and not is_half_done(one)]
+    return JudgedSplit({one.id: grades[one.id] for one in complete}, outdated)
 
 
 def _words(root: Path) -> dict[tuple[str, str], tuple[str, str]]:
@@ -115,16 +126,18 @@ def _words(root: Path) -> dict[tuple[str, str], tuple[str, str]]:
     return {tuple(pair["ids"]): (pair["context"], pair["passage"]) for pair in pairs if not pair["group"]}
 
 
-def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corrected | None:
-    """The systems on the judged questions of a split, by the measure `name`, corrected for all questions of the split; None
-    if there are too few judgments."""
-    people = judged(root, split, systems)
+def corrected(
+    root: Path, split: str, systems: Sequence[str], name: str
+) -> tuple[Corrected | None, list[str]]:
+    """The systems on the judged questions of a split, by the measure `name`, corrected for all questions of the split. If
+    there are judgments that cannot decide, None and the reason."""
+    people, outdated = judged(root, split, systems)
+    if outdated or not people:
+        return None, [_about_outdated(len(outdated), len(outdated) + len(people))] if outdated else []
     are_few = len(people) < FEWEST_JUDGED
     if are_few or not any(grade > 0 for grades in people.values() for grade in grades.values()):
         few = f"are too few for the verdict: at least {FEWEST_JUDGED} are needed"
-        if people:
-            log.note(f"{len(people)} judged questions {few if are_few else 'have no relevant passage'}.")
-        return None
+        return None, [f"{len(people)} judged questions {few if are_few else 'have no relevant passage'}."]
     machine: dict[str, Floats] = {}
     own: dict[str, Floats] = {}
     numbers: np.ndarray[Any, Any] = np.zeros(0, int)
@@ -136,7 +149,16 @@ def corrected(root: Path, split: str, systems: Sequence[str], name: str) -> Corr
         order = [place for place, query in enumerate(scores.queries) if query in places]
         numbers = np.array([places[scores.queries[place]] for place in order])
         own[system] = np.nan_to_num(scores.values[name][order])
-    return correct(machine, own, numbers, name)
+    return correct(machine, own, numbers, name), []
+
+
+def _about_outdated(outdated: int, count: int) -> str:
+    """The reason why judgments do not decide of which some are outdated: the others are selected by their outcome."""
+    return (
+        f"Since people judged {count:,} questions, the systems found other passages for {outdated:,} of them. The judgments "
+        f"do not count until these are judged, too (--judge {max(FEWEST_JUDGED, count)}): for the other questions, nothing "
+        "new was found."
+    )
 
 
 def about_judgments(result: Corrected, chosen: str, label: Any) -> list[str]:

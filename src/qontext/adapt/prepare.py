@@ -7,8 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
-from qontext.adapt.survey import MOST_UNKNOWN, Survey, fertility, natural, spread, survey
-from qontext.data.collection import read_queries
+from qontext.adapt.survey import MOST_UNKNOWN, Survey, fertility, spread, survey
+from qontext.corpus.language import natural
+from qontext.data.collection import read_asked
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
@@ -94,7 +95,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             read_as=config.read_as,
             also=outside.all_named(config.also),
             questions=config.questions,
-            logged=len(read_queries(config.questions)) if config.questions else 0,
+            logged=len(read_asked(config.questions)) if config.questions else 0,
             memory=memory,
             unknown=fertility(source.sample, tokenizer)[1],
         ),

@@ -9,7 +9,7 @@ from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
-from qontext.adapt.survey import natural
+from qontext.corpus.language import natural
 from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT
 from qontext.retrieve.rankers import CANDIDATES as RERANKED

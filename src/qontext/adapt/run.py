@@ -93,9 +93,9 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
 
 def _check_questions(file: str) -> None:
     """Refuse too few real questions."""
-    from qontext.data.collection import read_queries
+    from qontext.data.collection import read_asked
 
-    if (count := len(read_queries(file))) < FEWEST_ASKED:
+    if (count := len(read_asked(file))) < FEWEST_ASKED:
         raise QontextError(
             f"has too few questions: {count:,}", place=file, remedy=f"Add some: {FEWEST_ASKED} are needed."
         )

@@ -14,6 +14,7 @@ from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
 from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import MEASURE, Verdict
+from qontext.corpus.sources.several import SCHEME, read_listing
 from qontext.evaluation.ppi import LEVEL
 from qontext.frame import log
 from qontext.frame.errors import QontextError
@@ -46,6 +47,7 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
     questions = ["real"] * ("test" in request.splits) + ["generated"] * ("generated" in request.splits)
     rows: dict[str, Any] = {
         "documents": f"{about}{source.documents:,}, {source.words_per_document:,} words each, {source.language_name}",
+        "sources": _sources(request.documents),
         "passages": passages + per_document,
         "encoder": _encoder(request, plan),
         "queries": f"{kind}, {QUERIES_PER_PASSAGE} per passage"
@@ -69,6 +71,12 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
     log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
     for note in plan.notes:
         log.warn(note[0].upper() + note[1:])
+
+
+def _sources(documents: str) -> str | None:
+    """The names of several sources."""
+    scheme, _, file = documents.partition(":")
+    return ", ".join(read_listing(Path(file))) if scheme == SCHEME else None
 
 
 def _encoder(request: Request, plan: Plan) -> str:

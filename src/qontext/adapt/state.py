@@ -76,7 +76,8 @@ class Planned:
 
     def is_for(self, claim: dict[str, Any]) -> bool:
         """True if the request is the same, apart from the documents."""
-        return _key_without_documents(self.claim) == _key_without_documents(claim)
+        is_same = _key_of_the_rest(self.claim) == _key_of_the_rest(claim)
+        return is_same and _have_same_labels(self.claim["inputs"], claim["inputs"])
 
     def write(self, work: Workdir) -> None:
         work.write_json(
@@ -216,9 +217,20 @@ def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None
     return after
 
 
-def _key_without_documents(claim: dict[str, Any]) -> str:
-    inputs = {name: entry for name, entry in claim["inputs"].items() if name != "documents"}
+def _key_of_the_rest(claim: dict[str, Any]) -> str:
+    """The identity of the request without the documents and the labels."""
+    inputs = {name: entry for name, entry in claim["inputs"].items() if name not in ("documents", "labels")}
     return artifacts.key_of({**claim, "format": claim.get("format"), "inputs": inputs})
+
+
+def _have_same_labels(before: Mapping[str, Entry], now: Mapping[str, Entry]) -> bool:
+    """True if the labels of both are the same, or are made of the documents, as those of docstrings, which change with them.
+    Earlier versions hashed all that is in a folder of labels, the corpus, too."""
+    if "labels" not in before or "labels" not in now:
+        return "labels" not in before and "labels" not in now
+    was, labels = before["labels"]["digest"], now["labels"]["digest"]
+    are_made = was == before["documents"]["digest"] and labels == now["documents"]["digest"]
+    return are_made or was == labels or was == digest_of(now["labels"]["path"], "labels")
 
 
 def with_recorded_settings(

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from qontext.corpus.language import language_name, language_of
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.files import announce
 from qontext.corpus.split import problem_of
@@ -20,16 +21,12 @@ from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import hash64
-from qontext.retrieve.analyzer import CODE, WORD, has_parts
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80
 """Words of a passage of at most 144 tokens, as written by splitting."""
 READ_WORDS, MOST_LOST = 190, 0.25
 """Records are not split if at most this share of their words is beyond the encoder's limit."""
-NAMES_IN_CODE = 0.03
-"""Share of names of several parts, such as getFileName, above which words are those of source code. Python functions have
-8 %, other English texts at most 1 % (names of genes)."""
 TOKENS_PER_WORD = 1.35
 """Tokens per word of a tokenizer that fits the language; see `fertility`."""
 MOST_UNKNOWN = 0.03
@@ -40,48 +37,6 @@ _UNSPACED = rf"[{_HAN}]{{1,2}}|[{_THAI}]{{1,4}}"
 """Characters of scripts without spaces between words that count as one: they have about as many tokens as a word."""
 _HAS_UNSPACED, _WORD = re.compile(f"[{_HAN}{_THAI}]"), re.compile(rf"{_UNSPACED}|[^\s{_HAN}{_THAI}]+")
 _WORD_OR_SIGN = re.compile(rf"{_UNSPACED}|(?:(?![{_HAN}{_THAI}])\w)+|[^\w\s]")
-
-# The most common function words, to distinguish languages with the same alphabet.
-_FUNCTION_WORDS = {
-    "en": "the of and to in is that for it with as was on are by this be from or at",
-    "de": "der die und das von den ist des mit nicht für ein eine auf dem zu im sich werden auch",
-    "fr": "le la les des et est une dans que pour qui sur pas par plus avec ce sont au du",
-    "es": "el los las del que por con una para como más pero sus este fue entre cuando muy sin sobre",
-    "it": "il che di della per sono con una nel gli come anche più alla dei delle questo ha non essere",
-    "pt": "o os que do da em um uma para com não mais dos como foi ao das ele seu sua",
-    "nl": "de het een van en niet zijn op te dat met voor aan wordt ook als door naar maar bij",
-    "sv": "och att det som en på är av för med den till inte om ett har de var från kan",
-    "pl": "w na się nie jest do że z jak po przez dla od który są oraz przy był ale tym",
-}
-_SCRIPTS = (
-    ("ru", "Ѐ-ӿ"),
-    ("el", "Ͱ-Ͽ"),
-    ("ar", "؀-ۿ"),
-    ("he", "֐-׿"),
-    ("hi", "ऀ-ॿ"),
-    ("ja", "぀-ヿ"),
-    ("zh", "一-鿿"),
-    ("ko", "가-힯"),
-    ("th", "฀-๿"),
-)
-_LANGUAGES = {
-    "en": "English",
-    CODE: "source code",
-    "de": "German",
-    "fr": "French",
-    "es": "Spanish",
-    "it": "Italian",
-    "pt": "Portuguese",
-}
-_LANGUAGES |= {
-    "nl": "Dutch",
-    "sv": "Swedish",
-    "pl": "Polish",
-    "ru": "Cyrillic script",
-    "el": "Greek",
-    "ar": "Arabic",
-}
-_LANGUAGES |= {"he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese", "ko": "Korean", "th": "Thai"}
 
 
 @dataclass(frozen=True)
@@ -235,34 +190,6 @@ def _scale(total: int | None, read: int, documents: int, source: str, read_as: I
         return total / read
     opened = open_source(source, fields=FieldNames(), read_as=read_as)
     return sum(isinstance(item, Document) for item in opened.documents()) / documents
-
-
-def language_of(texts: list[str]) -> str:
-    """A two-letter code, from the script and the function words, or `CODE`; English by default."""
-    written = " ".join(text[:2_000] for text in itertools.islice(texts, 200))
-    joined = written.lower()
-    letters = max(1, sum(character.isalpha() for character in joined))
-    for code, letters_of_script in _SCRIPTS:
-        # Kana before Han: Japanese uses both.
-        if len(re.findall(f"[{letters_of_script}]", joined)) > (0.05 if code == "ja" else 0.3) * letters:
-            return code
-    words = Counter(re.findall(r"[^\W\d_]+", joined))
-    scores = {code: sum(words[word] for word in common.split()) for code, common in _FUNCTION_WORDS.items()}
-    best = max(scores, key=lambda code: scores[code])
-    if scores[best] > 1.2 * scores["en"]:
-        return best
-    names = [has_parts(word) for word in WORD.findall(written)]
-    return CODE if sum(names) > NAMES_IN_CODE * len(names) else "en"
-
-
-def natural(language: str) -> str:
-    """The language of the words in a text: in source code, English."""
-    return "en" if language == CODE else language
-
-
-def language_name(code: str) -> str:
-    """The name of the language with this code, in English."""
-    return _LANGUAGES.get(code, code)
 
 
 def fertility(sample: tuple[Passage, ...], tokenizer: Any) -> tuple[float, float]:

@@ -141,7 +141,7 @@ def judge(
     compared = {name: _compared(steps, name, measured_systems) for name in splits}
     counts = {name: int(result["queries"]) for name, result in compared.items()}
     means = {name: scores[split][name][MEASURE] for name in systems}
-    judgments = corrected(steps.parent, people or split, measured_systems, MEASURE)
+    judgments, undecided = corrected(steps.parent, people or split, measured_systems, MEASURE)
     measured, decided = Measured(means, compared[split]["pairs"], counts[split], split != "generated"), split
     differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
     found = {name: evidence(_values(steps, name, systems), is_real=name != "generated") for name in splits}
@@ -156,6 +156,7 @@ def judge(
     sentences = explain(system, measured, hoped)
     outside = {name: scores[decided][name][MEASURE] for name in also}
     sentences[1:1] = compared_with(system, outside, measured)
+    sentences += undecided
     if judgments is not None:
         sentences += about_judgments(judgments, system, label_of)
     elif not measured.is_real:

@@ -148,6 +148,20 @@ def read_queries(source: Path | str) -> dict[str, str]:
     return queries
 
 
+def read_asked(source: Path | str) -> dict[str, str]:
+    """id → text of the different questions of a search log, in any format of `read_queries`: the first of those that are the
+    same but for case and spaces."""
+    queries = read_queries(source)
+    first: dict[str, str] = {}
+    for id, text in queries.items():
+        first.setdefault(_as_asked(text), id)
+    return {id: queries[id] for id in first.values()}
+
+
+def _as_asked(text: str) -> str:
+    return " ".join(text.split()).lower()
+
+
 def read_titles(source: Path | str) -> dict[str, str]:
     """id → title, from ``id<tab>title`` (RocketQA's para.title.txt)."""
     rows = read_columns(existing(source, "titles"), 2, "id<tab>title")
@@ -250,10 +264,9 @@ def _lines_asked(path: Path) -> Iterator[tuple[str, str, str]]:
     """The different lines of a log of questions."""
     seen = set()
     for number, line in enumerate(read_lines(path), start=1):
-        text = " ".join(line.split())
-        if text and text.lower() not in seen:
-            seen.add(text.lower())
-            yield f"{path}:{number}", f"line-{number}", text
+        if (asked := _as_asked(line)) and asked not in seen:
+            seen.add(asked)
+            yield f"{path}:{number}", f"line-{number}", " ".join(line.split())
 
 
 def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,7 @@ from pathlib import Path
 from qontext.data.collection import Passage, Qrels, load_collection
 from qontext.data.ids import id_of
 from qontext.data.lines import read_jsonl
+from qontext.data.words import pairs
 from qontext.frame import log
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
@@ -144,5 +144,6 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
 
 
 def closest(query: str, passages: list[Passage]) -> Passage:
-    words = set(re.findall(r"\w+", query.lower()))
-    return max(passages, key=lambda p: len(words & set(re.findall(r"\w+", p.content.lower()))))
+    """The passage with the most words of a query."""
+    words = set(pairs(query.lower()))
+    return max(passages, key=lambda p: len(words & set(pairs(p.content.lower()))))

@@ -48,8 +48,8 @@ class HoldoutConfig(StageConfig):
     Default: one of the passage's generated queries."""
 
     asked: Annotated[str | None, Input()] = None
-    """Real questions without labels. With --answers, every second one becomes a training query of the passage that was found
-    first, and the others are the split `asked`, for people to judge."""
+    """Real questions without labels. With --answers, every second different one becomes a training query of the passage that
+    was found first, and the others are the split `asked`, for people to judge."""
 
     answers: Annotated[str | None, Input()] = None
     """Run of these questions over the passages."""
@@ -155,12 +155,12 @@ def _write_measured(
 def _asked(config: HoldoutConfig) -> tuple[list[tuple[str, str]], Qrels, dict[str, str]]:
     """Real questions without labels, with the passage that was found first for each: (passage, question) pairs to train on,
     and judgments and texts of the others."""
-    from qontext.data.collection import read_queries
+    from qontext.data.collection import read_asked
     from qontext.data.runs import read_run
 
     if config.asked is None or config.answers is None:
         raise QontextError("--asked needs --answers, the run of a search for these questions")
-    texts, run = read_queries(config.asked), read_run(config.answers)
+    texts, run = read_asked(config.asked), read_run(config.answers)
     order = sorted((id for id in run if id in texts), key=lambda id: _chance(config.seed, "asked", id))
     if not order:
         raise QontextError("has no result for any of the questions", place=config.answers)

@@ -13,12 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+from qontext.corpus.language import language_of_source, natural
 from qontext.evaluation.comparison import format_p
 from qontext.frame import log, trust
 from qontext.frame.artifacts import DERIVED, LOGS, Artifact, Workdir
 from qontext.frame.errors import choose
 from qontext.frame.execution import function
 from qontext.retrieve import outside
+from qontext.retrieve.analyzer import LANGUAGES
 
 GENERATED = "generated"
 """The split of generated questions, as `holdout` writes it."""
@@ -54,10 +56,11 @@ def evaluate_systems(settings: SystemSettings, work: Workdir) -> dict[str, Any]:
         outside.probe(system, "how does it work?")
     work.write_json(f"{LOGS}systems.json", sorted(systems))  # from now on, an error leaves what was done
     steps = work.path / STEPS
-    split = _split(settings)
-    measured = _questions(settings, steps, split) / "measured"
+    split, language = _split(settings), language_of_source(settings.documents)
+    measured = _questions(settings, steps, split, natural(language)) / "measured"
     asking = {"data": measured, "split": split, "k": DEPTH}
-    searches = {name: {"system": system} for name, system in systems.items()} | {BASELINE: {"bm25": True}}
+    baseline = {"bm25": True, "analyzer": LANGUAGES.get(language)}
+    searches = {name: {"system": system} for name, system in systems.items()} | {BASELINE: baseline}
     runs = {
         name: _step(steps, "search", f"runs/{name}", **searched, **asking)
         for name, searched in searches.items()
@@ -112,9 +115,9 @@ def _split(settings: SystemSettings) -> str:
     return "test" if settings.split == tested(splits) else settings.split
 
 
-def _questions(settings: SystemSettings, steps: Path, split: str) -> Path:
+def _questions(settings: SystemSettings, steps: Path, split: str, language: str) -> Path:
     """The folder of `holdout` with passages, questions and judgments."""
-    passages = _step(steps, "split", source=settings.documents, on_error="skip")
+    passages = _step(steps, "split", source=settings.documents, language=language, on_error="skip")
     if skipped := {kind: n for kind, n in passages.summary.get("skipped", {}).items() if n}:
         kinds = ", ".join(f"{n:,} × {kind.replace('_', ' ')}" for kind, n in skipped.items())
         log.warn(f"documents are skipped: {kinds}.")

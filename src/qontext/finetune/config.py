@@ -152,6 +152,13 @@ class FinetuneConfig(LabeledConfig, EncoderConfig):
             raise QontextError("--untied needs --representation vector")
         return self
 
+    def identity(self) -> dict[str, Any]:
+        """Without the default of an option of a loss that earlier directories lack."""
+        identity = super().identity()
+        if identity.get("student_softmax") == "batch":
+            del identity["student_softmax"]
+        return identity
+
     def make_loss(self) -> Loss:
         """The loss with its options."""
         loss: Loss = LOSSES.load(self.loss)(self.options("loss"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 from qontext.finetune.config import FinetuneConfig
@@ -127,7 +128,10 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
         )
     layout = locate(config.encoder).layout
     kind, options = REPRESENTATIONS.load(config.representation), config.options("representation")
-    return kind.new(encoder, layout, options, Lengths(config.query_length, config.passage_length))
+    lengths = Lengths(config.query_length, config.passage_length)
+    # One of one's own may take no seed.
+    seed = {"seed": config.seed} if "seed" in signature(kind.new).parameters else {}
+    return kind.new(encoder, layout, options, lengths, **seed)
 
 
 def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: bool) -> Any:

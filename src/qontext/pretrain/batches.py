@@ -82,14 +82,16 @@ class MicroBatch(Rows):
 class Keys(Tensors):
     """Keys of the rows of the whole batch, [M] each.
 
-    `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking and `document`
-    the number of its document, to detect false negatives. `is_context` is True for the second row of a pair.
+    `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking, `document` the number of
+    its document and `partner` the hash of the pair's other text, to detect false negatives. `is_context` is True for the
+    second row of a pair. A row without a partner is its own.
     """
 
     pair: Tensor
     text: Tensor
     document: Tensor
     is_context: Tensor
+    partner: Tensor
 
 
 @dataclass(frozen=True)
@@ -255,7 +257,9 @@ class BatchPlan:
         ]
         order = np.concatenate(cuts)
         pair, document, is_context = keys
-        columns = (pair, encoder.hashes(), document, is_context)
+        text = encoder.hashes()
+        partner = np.roll(text, is_context.sum())  # all anchors, then the contexts in the same order
+        columns = (pair, text, document, is_context, partner)
         totals = (part.total if part else 1.0 for part in (encoder, decoder, bags))
         own = Keys(*(torch.from_numpy(column[order]) for column in columns))
         return Batch(micro, self.batch_size, own, tuple(totals))

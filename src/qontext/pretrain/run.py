@@ -92,10 +92,11 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 def _method(config: PretrainConfig, encoder: Encoder) -> tuple[Any, Any, Any]:
     """The method, its options, and the settings that every method reads; refused if it does not fit the encoder."""
     from qontext.pretrain.objectives import METHODS
+    from qontext.pretrain.objectives.contrast import Contrast
 
     kind, options = METHODS.load(config.method), config.options("method")
     kind.check_encoder(encoder, options)
-    if getattr(options, "token_weight", 0) and len(encoder.dense):
+    if isinstance(options, Contrast) and options.token_weight and len(encoder.dense):
         raise QontextError(
             "a loss between tokens is not for an encoder with dense layers", place=config.encoder
         )

@@ -35,7 +35,8 @@ def load_method(
     Args:
         method: A name, as for `qontext pretrain --method`, or a class of your own.
         encoder: From `load_encoder`.
-        has_queries: True if contexts are queries, which are not encoded unless the loss is contrastive.
+        has_queries: True if contexts are queries, which have their own prompt and are not encoded unless the loss is
+            contrastive.
         vector: The vector of a text: the last layer's [CLS], the mean over its tokens, or the last token, which decoders
             have instead of [CLS].
         similarity: Similarity in the contrastive loss.
@@ -69,6 +70,7 @@ def training_step(
     *,
     step: int = 0,
     max_tokens: int | None = None,
+    progress: float = 0.0,
 ) -> Tensor:
     """The loss of one batch, ready for `backward()`.
 
@@ -80,6 +82,7 @@ def training_step(
         step: The number of the step, by which masks are drawn.
         max_tokens: Maximum length of a text in tokens, including special tokens; longer ones are cropped at random.
             Default: 144, or what the encoder reads if that is less.
+        progress: Share of the training that is done, for losses whose weight changes during it (`bow`).
 
     Examples:
         >>> import torch
@@ -103,11 +106,12 @@ def training_step(
     check_max_tokens(max_tokens, encoder)
     device = next(encoder.parameters()).device
     batch = _batch(objective, texts, contexts, step, max_tokens)
-    objective.batch_rows = batch.rows
+    objective.batch_rows, objective.progress = batch.rows, progress
     outputs = []
-    for rows in batch.micro:
-        with drawn_for(rows.row_keys):
-            outputs.append(check(objective(rows.to(device)), objective))
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        for rows in batch.micro:
+            with drawn_for(rows.row_keys):
+                outputs.append(check(objective(rows.to(device)), objective))
     losses = [loss for output in outputs for loss in output.losses.values()]
     if objective.contrastive:
         vectors_MH = torch.cat([output.vectors for output in outputs if output.vectors is not None]).float()
@@ -136,8 +140,8 @@ def _objective(method: str | type[Objective] | Objective, encoder: Encoder) -> O
 def _batch(
     objective: Objective, texts: Sequence[str], contexts: Sequence[str] | None, step: int, max_tokens: int
 ) -> Batch:
-    """The batch of all texts, each with its context, as the training would cut and mask it."""
-    import numpy as np
+    """The batch of all texts, each with its context, as the training would cut and mask it. A context that is a passage is
+    the other one of the text's document."""
 
     from qontext.contexts import Context
     from qontext.frame.errors import QontextError
@@ -150,13 +154,14 @@ def _batch(
         raise QontextError(f"{name} reads a context of each text", remedy="Pass contexts.")
     if contexts is not None and not layout.needs_context:
         raise QontextError(f"{name} reads no contexts with these options", remedy="Pass none.")
-    sources = _sources(texts, contexts, objective.encoder.tokenizer, max_tokens)
+    has_queries = objective.common.has_queries
+    sources = _sources(texts, contexts, objective.encoder.tokenizer, max_tokens, has_queries=has_queries)
     plan = BatchPlan(
         sources=sources,
         layout=layout,
-        context=None if contexts is None else Context("query", sources),
+        context=None if contexts is None else Context("query" if has_queries else "rand", sources),
         words=Vocabulary.of(objective.encoder.tokenizer, objective.encoder.prompts),
-        anchors=np.arange(len(texts)),
+        anchors=sources.passages.groups[:-1],
         documents=None,
         batch_size=len(texts),
         micro_tokens=MICRO_TOKENS,
@@ -167,9 +172,15 @@ def _batch(
 
 
 def _sources(
-    texts: Sequence[str], contexts: Sequence[str] | None, tokenizer: Any, max_tokens: int
+    texts: Sequence[str],
+    contexts: Sequence[str] | None,
+    tokenizer: Any,
+    max_tokens: int,
+    *,
+    has_queries: bool,
 ) -> Sources:
-    """Token stores of the texts, and of the contexts as the one query of each."""
+    """Token stores of the texts, and of the contexts as the one query of each, or else as the second passage of each text's
+    document."""
     import numpy as np
     import pyarrow as pa
 
@@ -182,20 +193,23 @@ def _sources(
     backend.no_truncation()
     backend.no_padding()
 
-    def store(rows: Sequence[str], what: str) -> TokenStore:
-        if isinstance(rows, str) or not len(rows):
-            raise QontextError(f"{what} is not a list of texts with at least one entry")
-        arrays = tokenize([(text, [0]) for text in rows], backend)
+    def store(**columns: Sequence[str]) -> TokenStore:
+        for what, rows in columns.items():
+            if isinstance(rows, str) or not len(rows):
+                raise QontextError(f"{what} is not a list of texts with at least one entry")
+        names = [f"{what}[{number}]" for number in range(len(texts)) for what in columns]
+        arrays = tokenize([(text, [0]) for group in zip(*columns.values()) for text in group], backend)
         lengths = arrays.pop("lengths")
         if not lengths.all():
-            raise QontextError(f"{what}[{lengths.argmin()}] has no token")
-        places = np.arange(len(rows) + 1)
-        names = pa.array([str(number) for number in places[:-1]])
-        return TokenStore(**arrays, offsets=np.cumsum([0, *lengths]), groups=places, names=names)
+            raise QontextError(f"{names[lengths.argmin()]} has no token")
+        places = np.arange(0, len(names) + 1, len(columns))
+        return TokenStore(**arrays, offsets=np.cumsum([0, *lengths]), groups=places, names=pa.array(names))
 
-    passages, limit = store(texts, "texts"), max_tokens - len(frame_of(tokenizer))
+    limit = max_tokens - len(frame_of(tokenizer))
     if contexts is None:
-        return Sources(passages, limit)
+        return Sources(store(texts=texts), limit)
     if len(contexts) != len(texts):
         raise QontextError(f"there are {len(texts):,} texts, but {len(contexts):,} contexts")
-    return Sources(passages, limit, store(contexts, "contexts"), np.arange(len(texts)))
+    if not has_queries:
+        return Sources(store(texts=texts, contexts=contexts), limit)
+    return Sources(store(texts=texts), limit, store(contexts=contexts), np.arange(len(texts)))

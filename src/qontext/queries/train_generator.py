@@ -178,16 +178,21 @@ def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
 
 
 def set_dropout(model: Any, rate: float | None) -> None:
-    """Set the dropout rate of all layers and attention."""
+    """Set the dropout rate of all layers and attention; refused if a model has none."""
     from torch import nn
 
     if rate is None:
         return
+    has_dropout = False
     for module in model.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = rate
-        elif isinstance(getattr(module, "dropout", None), float):
-            module.dropout = rate  # attention, which drops weights by a function
+        # Attention drops weights by a function, with a rate of one of these names.
+        names = ("p",) if isinstance(module, nn.Dropout) else ("dropout", "attention_dropout")
+        for name in names:
+            if isinstance(getattr(module, name, None), int | float):
+                setattr(module, name, rate)
+                has_dropout = True
+    if rate and not has_dropout:
+        raise QontextError(f"dropout = {rate}, but the model has none", remedy="Leave out --dropout.")
 
 
 def _evaluations(

@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
 
+from qontext.data.words import WORD, pair_spans, pairs
 from qontext.frame.errors import choose
 
 CODE = "code"
@@ -30,12 +32,8 @@ LANGUAGES = {
 """Analyzers of languages other than English, by language code."""
 _STOP_LISTS = {"english": "STOPWORDS_EN_PLUS", "code": "STOPWORDS_EN_PLUS", "lucene": "STOPWORDS_EN"}
 """Analyzers of English, and their lists."""
-WORD = re.compile(r"\w+(?:['’]\w+)*")
 _BETWEEN_PARTS = re.compile(r"_+|(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 """Underscores; between file and Name; between HTML and Parser."""
-_TOGETHER = "々-〇\u3040-ヿ㐀-䶿一-鿿豈-﫿가-힣฀-๿\U00020000-\U0003ffff"
-"""Characters of scripts without spaces between words, and of Hangul, whose words are long."""
-_CJK = re.compile(rf"(?P<run>[{_TOGETHER}]+)|(?:(?![{_TOGETHER}])\w)+(?:['’](?:(?![{_TOGETHER}])\w)+)*")
 
 
 class Analyzer:
@@ -67,7 +65,7 @@ class Analyzer:
 
 def words_of(name: str) -> Callable[[str], list[str]]:
     """The function text → words of an analyzer."""
-    return _pairs if name == "cjk" else _with_parts if name == "code" else WORD.findall
+    return pairs if name == "cjk" else _with_parts if name == "code" else WORD.findall
 
 
 def lower_words_of(name: str) -> Callable[[str], list[str]]:
@@ -81,7 +79,7 @@ def lower_words_of(name: str) -> Callable[[str], list[str]]:
 def spans_of(name: str) -> Callable[[str], Iterator[tuple[int, int]]]:
     """The function text → (begin, end) of each word that `words_of` returns, in the same order."""
     if name == "cjk":
-        return _pair_spans
+        return pair_spans
     return _part_spans if name == "code" else lambda text: (match.span() for match in WORD.finditer(text))
 
 
@@ -96,13 +94,6 @@ def _part_spans(text: str) -> Iterator[tuple[int, int]]:
                 begin = separator.end()
             if begin < match.end():
                 yield begin, match.end()
-
-
-def _pair_spans(text: str) -> Iterator[tuple[int, int]]:
-    for match in _CJK.finditer(text):
-        begin, end = match.span()
-        is_pairs = match["run"] is not None and end - begin > 1
-        yield from ((n, n + 2) for n in range(begin, end - 1)) if is_pairs else [(begin, end)]
 
 
 def _with_parts(text: str) -> list[str]:
@@ -124,34 +115,30 @@ def has_parts(word: str) -> bool:
     return _BETWEEN_PARTS.search(word) is not None
 
 
-def _pairs(text: str) -> list[str]:
-    """The words of a text, and of a run of characters without spaces the pairs of neighbors, or its only one."""
-    words = []
-    for match in _CJK.finditer(text):
-        word = match[0]
-        is_pairs = match["run"] is not None and len(word) > 1
-        words += [word[n : n + 2] for n in range(len(word) - 1)] if is_pairs else [word]
-    return words
-
-
 @cache
 def term_of(name: str) -> Callable[[str], str]:
-    """The function word → term of an analyzer; stop words become ""."""
+    """The function word → term of an analyzer, with composed characters; stop words become ""."""
     import Stemmer
 
     choose(name, analyzers(), "analyzer")
     if name in ("plain", "cjk"):
-        return lambda word: word
+        return composed
     is_english = name in _STOP_LISTS
     stop = _stop_words(_STOP_LISTS[name]) if is_english else frozenset()
     stem = Stemmer.Stemmer("porter" if is_english else name).stemWord
 
     def term(word: str) -> str:
+        word = composed(word)
         if is_english:
             word = word.replace("’", "'").removesuffix("'s")
         return "" if word in stop else str(stem(word))
 
     return term
+
+
+def composed(word: str) -> str:
+    """A word in composed characters: texts write ü as one or as two. İ in lower case is i, without a second dot."""
+    return unicodedata.normalize("NFC", word).replace("i\u0307", "i")
 
 
 def _stop_words(name: str) -> frozenset[str]:

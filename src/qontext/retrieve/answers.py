@@ -17,7 +17,7 @@ from pydantic import Field
 from qontext.frame import log
 from qontext.frame.config import Action, StageConfig
 from qontext.frame.errors import QontextError, visible
-from qontext.retrieve.ask.questions import GroupBy
+from qontext.retrieve.ask.questions import GroupBy, joined
 from qontext.retrieve.searcher import Answer, Searcher
 
 PROMPT = "-"
@@ -27,17 +27,18 @@ SHOWN = 5
 
 
 class AskConfig(StageConfig):
-    """The settings of questions; a run has none of them but `refresh`."""
+    """The settings of questions; a run has none of them."""
 
     refresh: Annotated[bool, Action()] = False
-    """Index what has changed in the documents of a directory of `adapt` before it is searched."""
+    """Index what has changed in the documents of a directory of `adapt` before it is asked; before a run,
+    'qontext refresh' does so."""
 
     vectors: Annotated[bool, Action()] = True
     """Of a folder of documents as it is: compute vectors after the first answer, in a process of its own."""
 
     also: Annotated[tuple[str, ...], Action()] = ()
-    """Another sub-query of the question, such as 'words: reset password', 'meaning: …' or 'hypothetical: an answer as
-    it might be written'; the rankings are fused. May be repeated."""
+    """Another sub-query of each question, such as 'words: reset password', 'meaning: …', 'hypothetical: an answer as
+    it might be written', or a text for the whole system; the rankings are fused. May be repeated."""
 
     explain: Annotated[bool, Action()] = False
     """Show what found each answer: its rank in each part of the system, the words that matched with their weights, and the
@@ -63,7 +64,8 @@ class Asking(NamedTuple):
     group: GroupBy = "passage"
 
     def ask(self, searcher: Searcher, question: str) -> list[Answer]:
-        """The answers to a question."""
+        """The answers to a question, with the sub-queries of `--also`."""
+        question = joined(question, self.settings.also)
         names = ("explain", "min_score", "context")
         settings: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
         return searcher.search(question, self.k, self.where, group=self.group, **settings)

@@ -9,7 +9,6 @@ documents. A result that is no passage of the collection has no rank: other syst
 
 from __future__ import annotations
 
-import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,6 +20,7 @@ from qontext.data.collection import Passage, read_passages
 from qontext.data.labels import closest
 from qontext.data.records import Hit
 from qontext.data.runs import Run
+from qontext.data.words import pairs
 from qontext.frame.errors import QontextError, shorten
 from qontext.retrieve.outside import Outside
 from qontext.retrieve.results import Result
@@ -29,7 +29,6 @@ RUN = 5
 """Words of a run."""
 SHARED = 0.5
 """Share of the runs of the shorter text that are those of the other."""
-_WORD = re.compile(r"\w+")
 
 
 class Asked:
@@ -136,7 +135,7 @@ def _end(document: str) -> str:
 
 def _runs(text: str) -> np.ndarray[Any, Any]:
     """[R] the hashes of the runs of `RUN` words of a text; of a shorter text, that of the whole."""
-    words = _WORD.findall(text.lower())
+    words = pairs(text.lower())
     if not words:
         return np.zeros(0, np.uint64)
     codes = np.array([zlib.crc32(word.encode()) for word in words], dtype=np.uint64)

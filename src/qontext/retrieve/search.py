@@ -83,8 +83,9 @@ class Search(Parts[SearchConfig]):
 
         def advance(share: float) -> None:
             nonlocal done
-            done += share * len(queries)
-            self.advance(share * len(queries))
+            step = min(share * len(queries), len(queries) - done)  # some queries are ranked again, deeper
+            done += step
+            self.advance(step)
 
         hits = self.searched.run(queries, advance)
         counts = {"queries": len(hits), "results": hits.size}
@@ -147,8 +148,7 @@ def ask(config: SearchConfig) -> dict[str, Any]:
     k = config.k if "k" in config.model_fields_set else answers.SHOWN
     how = answers.Asking(config, k, config.where, config.group)
     if config.question != PROMPT:
-        question = "\n".join([config.question, *config.also])
-        result: dict[str, Any] = {"answers": answers.answer(searcher, question, how)}
+        result: dict[str, Any] = {"answers": answers.answer(searcher, config.question, how)}
     else:
         result = answers.converse(searcher, how)
     if config.vectors and is_documents(config.index or ""):

@@ -4,6 +4,7 @@ its vectors, passages by their words, or a search from elsewhere."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
@@ -19,7 +20,7 @@ from qontext.retrieve import outside
 from qontext.retrieve.adapted import fingerprint_of, is_adapted
 from qontext.retrieve.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import is_documents, prepare
-from qontext.retrieve.ask.questions import DEEPER, GroupBy, by_document
+from qontext.retrieve.ask.questions import GroupBy, by_document
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
 from qontext.retrieve.searcher import Searcher
@@ -134,6 +135,15 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
             refuse(self, ("encoder", *OF_ENCODERS, *Bm25Options.model_fields), "is not for --system")
         return self
 
+    @model_validator(mode="after")
+    def _fixed_index(self) -> Self:
+        if self.refresh and self.question is None:
+            raise QontextError(
+                "--refresh is for a question, not for a run, whose index is not to change",
+                remedy=f"Run 'qontext refresh {self.index or 'DIR'}' first, and leave out --refresh.",
+            )
+        return self
+
     @model_validator(mode="before")
     @classmethod
     def _prompt(cls, values: Any) -> Any:
@@ -171,14 +181,11 @@ class Indexed:
         """The best passages; `advance` is called with the share of the work that is done."""
         index, count = self.ranker.index, self.ranker.index.count
         index.advance = lambda passages: advance(passages / count)
-        k, group = self.config.k, self.config.group
-        run = self.ranker.rank(
-            queries, k if group == "passage" else DEEPER * k, among=lambda index: self.rows
-        )
-        if group == "passage":
-            return run
-        found = find_passages(_passages(self.config), set(run.ids.tolist()))
-        return by_document(run, lambda id: found[id].passage.doc, k, renamed=True)
+        rank = partial(self.ranker.rank, among=lambda index: self.rows)
+        if self.config.group == "passage":
+            return rank(queries, self.config.k)
+        find = partial(find_passages, _passages(self.config))
+        return by_document(rank, queries, self.config.k, find, renamed=True)
 
 
 def open_asked(config: SearchConfig) -> Asked:

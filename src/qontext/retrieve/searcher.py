@@ -7,6 +7,7 @@ import os
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -16,7 +17,7 @@ from qontext.frame.errors import QontextError, choose, printable
 from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
 from qontext.retrieve.ask.in_memory import InMemory
-from qontext.retrieve.ask.questions import DEEPER, GroupBy, SystemParts, by_document, rank, text_of
+from qontext.retrieve.ask.questions import GroupBy, SystemParts, by_document, rank, text_of
 from qontext.retrieve.rankers import CANDIDATES, Among
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
@@ -297,13 +298,10 @@ class Searcher:
 
         check_depth(k)
         choose(group, get_args(GroupBy), "group")
-        among = self.collection.among(tuple(where))
-        depth = max(k if group == "passage" else DEEPER * k, CANDIDATES)
-        run = rank(SystemParts.of(self.collection), queries, depth, among)
+        ranked = partial(rank, SystemParts.of(self.collection), among=self.collection.among(tuple(where)))
         if group == "passage":
-            return run.top(k)
-        found = self.collection.find(set(run.ids.tolist()))
-        return by_document(run, lambda id: found[id].passage.doc, k, renamed=renamed)
+            return ranked(queries, max(k, CANDIDATES)).top(k)
+        return by_document(ranked, queries, k, self.collection.find, renamed=renamed)
 
 
 def neighbors(id: str, count: int) -> tuple[list[str], list[str]]:

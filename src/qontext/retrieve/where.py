@@ -2,7 +2,8 @@
 
 A condition is NAME=VALUE, or has one of the operators ``!=``, ``<``, ``<=``, ``>``, ``>=``. VALUE may have
 alternatives separated by ``|``, and ``*`` matches any text. A folder includes its subfolders. If there are
-several conditions, all must hold. NAME is a field of the metadata, or `file`, `title`, `document` or `page`.
+several conditions, all must hold. NAME is a field of the metadata, or `file`, `title`, `document` or `page`:
+each page that the passage is on.
 """
 
 from __future__ import annotations
@@ -105,7 +106,10 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
     """The ids of the passages that meet all conditions."""
     names: set[str] = set()
     ids: list[str] = []
-    for file, batch in _batches(source):
+    columns = {"id", "metadata", *COLUMNS.values()}
+    if any(condition.name == "page" for condition in conditions):
+        columns.add("spans")
+    for file, batch in _batches(source, columns):
         metadata = batch["metadata"].dictionary_encode() if "metadata" in batch.schema.names else None
         objects = (
             [parsed(text, file) for text in metadata.dictionary.to_pylist()] if metadata is not None else [{}]
@@ -136,20 +140,33 @@ def _fulfils(
     )
     rows: Mask = good[codes]
     column = COLUMNS.get(condition.name)
-    if column in batch.schema.names and not has.all():
-        values = batch[column].dictionary_encode()
-        holds = [condition.holds(value) for value in values.dictionary.to_pylist()]
-        places = values.indices.fill_null(len(holds)).to_numpy()
-        rows = np.where(has[codes], rows, np.array([*holds, condition.operator == "!="])[places])
+    if column is not None and column in batch.schema.names and not has.all():
+        rows = np.where(has[codes], rows, _column_fulfils(condition, column, batch))
     elif condition.operator == "!=":
         rows = rows | ~has[codes]
     return rows
 
 
-def _batches(source: Path) -> Iterator[tuple[Path, pa.RecordBatch]]:
-    """(file, rows) with `id`, `title`, `doc` and the other columns."""
+def _column_fulfils(condition: Condition, column: str, batch: pa.RecordBatch) -> Mask:
+    """[B] whether the value of each row's column, or one of its pages, meets the condition."""
+    if condition.operator == "!=":
+        return ~_column_fulfils(condition._replace(operator="="), column, batch)
+    values, owners = batch[column], np.arange(len(batch))
+    if column == "page" and "spans" in batch.schema.names:
+        pages = pc.struct_field(pc.list_flatten(batch["spans"]), "page")
+        values = pa.concat_arrays([values, pages])
+        owners = np.concatenate([owners, pc.list_parent_indices(batch["spans"]).to_numpy()])
+    values = values.dictionary_encode()
+    holds = np.array([*map(condition.holds, values.dictionary.to_pylist()), False])
+    rows = np.zeros(len(batch), bool)
+    rows[owners[holds[values.indices.fill_null(len(holds) - 1).to_numpy()]]] = True
+    return rows
+
+
+def _batches(source: Path, names: set[str]) -> Iterator[tuple[Path, pa.RecordBatch]]:
+    """(file, rows) with `id`, `title`, `doc` and the other columns, of those that are named."""
     if is_table(source):
-        yield from read_columns(source, {"id", "metadata", *COLUMNS.values()})
+        yield from read_columns(source, names)
         return
     rows = read_metadata(source)
     while some := list(itertools.islice(rows, _ROWS)):

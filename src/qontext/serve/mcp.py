@@ -13,6 +13,7 @@ from pydantic import BaseModel, Field
 from qontext import __version__
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.hashes import json_digest
+from qontext.retrieve.ask.questions import joined
 from qontext.retrieve.rankers import CANDIDATES
 from qontext.serve.passages import FieldFilter, Passages
 from qontext.serve.reading import CHARACTERS_PER_TOKEN, Reading, cut
@@ -146,7 +147,7 @@ def _search(service: Service) -> Callable[..., Any]:
         if not text.strip():
             raise ToolError("The question is empty. Ask in a few words.")
         system = service.default
-        only = FieldFilter(folder).among("|".join(sources) if sources else None)
+        only = FieldFilter(folder).among(_only(system, sources or []))
         key = _key(system, text, only)
         first = _offset(cursor, key)
         try:
@@ -168,13 +169,8 @@ def _search(service: Service) -> Callable[..., Any]:
 
 def _text(question: str, queries: Sequence[SubQuery]) -> str:
     """The question and its sub-queries as lines; see `qontext.retrieve.ask.questions`."""
-    if not queries:
-        return question
-    lines = [" ".join(question.split())] if question.strip() else []
-    for query in queries:
-        text = " ".join(query.text.split())
-        lines.append(text if query.by == "all" else f"{query.by}: {text}")
-    return "\n".join(lines)
+    texts = [(query.by, " ".join(query.text.split())) for query in queries]
+    return joined(question, [f"{by}: {text}" for by, text in texts if text])
 
 
 def _key(system: ServedSystem, text: str, only: FieldFilter) -> str:
@@ -246,14 +242,24 @@ def _add_resources(server: Any, service: Service) -> None:
 def source_list(service: Service) -> SourceList:
     """The sources of the first system; the collection as a whole, if it has none."""
     system = service.default
-    counts = system.passages.sources
-    named = system.sources or dict.fromkeys(counts, "")
+    counts, named = system.passages.sources, _named(system)
     if not named:
         return SourceList(
             sources=[SourceInfo(name=system.name, about=service.about, passages=len(system.passages))]
         )
     rows = [SourceInfo(name=name, about=about, passages=counts.get(name, 0)) for name, about in named.items()]
     return SourceList(sources=rows)
+
+
+def _named(system: ServedSystem) -> dict[str, str]:
+    """The sources of a collection that has some → what they are about."""
+    return system.sources or dict.fromkeys(system.passages.sources, "")
+
+
+def _only(system: ServedSystem, sources: Sequence[str]) -> str | None:
+    """The sources to search in, for a filter; none if the collection as a whole is one of them."""
+    is_whole = system.name in sources and not _named(system)
+    return None if is_whole else "|".join(sources) or None
 
 
 def _listed(sources: SourceList) -> str:
@@ -330,7 +336,7 @@ def _untouched_logging() -> Iterator[None]:
 
 def describe(passages: Passages, about: str = "") -> str:
     """The content of a collection in two sentences, by which agents choose tools."""
-    from qontext.adapt.survey import language_name, language_of
+    from qontext.corpus.language import language_name, language_of
 
     sample = passages.sample(200)
     language = language_name(language_of([passage.text for passage in sample]))

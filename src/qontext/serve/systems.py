@@ -22,7 +22,7 @@ from qontext.models.retriever import Retriever
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
 from qontext.retrieve.ask.prepared import cache_of, is_documents
-from qontext.retrieve.ask.questions import DEEPER, GroupBy, NoSuchPart, SystemParts, rank, text_of
+from qontext.retrieve.ask.questions import GroupBy, NoSuchPart, SystemParts, by_document, rank, text_of
 from qontext.retrieve.encoded.vectors import prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
@@ -141,19 +141,19 @@ class ServedSystem:
         kind: TextKind = "query",
         group: GroupBy = "passage",
     ) -> list[Ranking]:
-        """For each text the best k passages that the filter accepts; of each document only the best one, if the group is
-        ``document``."""
-        if group == "document":
-            deep = self.search(texts, DEEPER * k, only, kind)
-            return [self._by_document(ranking)[:k] for ranking in deep]
+        """For each text the best k passages that the filter accepts, or the best one of each of k documents."""
         if only and not self.passages.mask(only).any():
             return [[] for _ in texts]
-        k, among = min(k, len(self.passages)), self._among(only)
+        k = min(k, self.passages.documents if group == "document" else len(self.passages))
+        rankings = partial(self._rankings, texts, kind, self._among(only))
         with answering():
             if self.reranker is None:
-                return self._rankings(texts, k, kind, among)
-            rankings = self._rankings(texts, max(k, RERANK_DEPTH), kind, among)
-            return _reranked(texts, rankings, k, self.reranker, self.passages)
+                return rankings(k, group)
+            found = rankings(max(k, RERANK_DEPTH))
+            if group == "document":  # the best passages, and those of further documents
+                found = [[*best, *others] for best, others in zip(found, rankings(k, group))]
+            found = _reranked(texts, found, self.reranker, self.passages)
+        return [(self._by_document(one) if group == "document" else one)[:k] for one in found]
 
     def _among(self, only: FieldFilter | None) -> Among:
         """The passages of an index that the filter accepts."""
@@ -162,16 +162,17 @@ class ServedSystem:
         accepted = self.passages.mask(only)
         return lambda index: accepted[self.numbers[id(index)]]
 
-    def _rankings(self, texts: Sequence[str], k: int, kind: TextKind, among: Among) -> list[Ranking]:
+    def _rankings(
+        self, texts: Sequence[str], kind: TextKind, among: Among, k: int, group: GroupBy = "passage"
+    ) -> list[Ranking]:
         queries = {str(number): text for number, text in enumerate(texts)}
-        if kind == "query":
-            run = rank(self.parts, queries, k, among)
-        else:
-            run = self.ranker.rank(queries, k, kind=kind, among=among)
-        return [
-            [ServedHit(self.passages.number_of(hit.passage), hit.score) for hit in run.get(query, ())]
-            for query in queries
-        ]
+        number, ranked = self.passages.number_of, partial(rank, self.parts, among=among, kind=kind)
+
+        def find(ids: set[str]) -> dict[str, Found]:
+            return {id: Found(self.passages[number(id)]) for id in ids}
+
+        run = ranked(queries, k) if group == "passage" else by_document(ranked, queries, k, find)
+        return [[ServedHit(number(hit.passage), hit.score) for hit in run.get(q, ())] for q in queries]
 
     def _by_document(self, ranking: Ranking) -> Ranking:
         best: dict[str, ServedHit] = {}
@@ -187,7 +188,7 @@ def reranked(system: ServedSystem, reranker: Reranker, name: str) -> ServedSyste
 
 
 def _reranked(
-    texts: Sequence[str], rankings: list[Ranking], k: int, reranker: Reranker, passages: Passages
+    texts: Sequence[str], rankings: list[Ranking], reranker: Reranker, passages: Passages
 ) -> list[Ranking]:
     pairs = [
         (text, passages[hit.number])
@@ -201,7 +202,7 @@ def _reranked(
         scored.sort(key=lambda hit: -hit.score)  # of equal scores, the better rank is first
         # Results without a score follow below the scored ones.
         rest = [ServedHit(hit.number, -float(place)) for place, hit in enumerate(ranking[RERANK_DEPTH:], 1)]
-        reordered.append([*scored, *rest][:k])
+        reordered.append([*scored, *rest])
     return reordered
 
 

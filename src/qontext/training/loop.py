@@ -53,7 +53,7 @@ def train(
     computed in two passes. `evaluations` run during training, and may stop it; `after_step` gets the steps done.
     """
     if config.activation_checkpointing:
-        recompute_layers(model)
+        recompute_layers(model, draws_by_rows=group.device.type == "cpu")
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
     revised = _revised_steps(config, steps, group, work, phase, state)

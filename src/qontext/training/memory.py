@@ -135,23 +135,29 @@ def out_of_memory_as_sentence(step: int) -> Iterator[None]:
         ) from None
 
 
-def recompute_layers(model: nn.Module) -> None:
+def recompute_layers(model: nn.Module, *, draws_by_rows: bool = True) -> None:
     """Keep only the inputs of a model's transformer layers for the backward pass, and compute each again there: activation
-    checkpointing. The gradient is the same."""
+    checkpointing. The gradient is the same. Without `draws_by_rows`, dropout is PyTorch's own, as on a GPU, and layers can
+    be compiled."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     for layer in model.modules():
         if isinstance(layer, GradientCheckpointingLayer) and not getattr(layer, "is_recomputed", False):
-            vars(layer).update(forward=_computed_twice(layer, layer.forward), is_recomputed=True)
+            vars(layer).update(
+                forward=_computed_twice(layer, layer.forward, draws_by_rows), is_recomputed=True
+            )
 
 
-def _computed_twice(layer: nn.Module, forward: Callable[..., Any]) -> Callable[..., Any]:
+def _computed_twice(layer: nn.Module, forward: Callable[..., Any], draws_by_rows: bool) -> Callable[..., Any]:
+    draws: dict[str, Any] = {"context_fn": drawn_again} if draws_by_rows else {}
+
     def compute(*values: Any, **settings: Any) -> Any:
         if not (layer.training and torch.is_grad_enabled()):
             return forward(*values, **settings)
-        return checkpoint(forward, *values, use_reentrant=False, context_fn=drawn_again, **settings)
+        return checkpoint(forward, *values, use_reentrant=False, **draws, **settings)
 
-    return compute
+    # torch.compile accepts no contexts like these.
+    return torch.compiler.disable(compute) if draws_by_rows else compute
 
 
 def keep_freed_memory() -> None:

@@ -2,7 +2,8 @@
 
     L = Σ_p T(p) · (log T(p) - log softmax_p s(q, p))        T = softmax(t / τ_T) over the query's own passages, 0 at others
                                                              s = similarity / τ;  softmax over all passages of the batch,
-                                                             without false negatives
+                                                             without false negatives, or over the query's own, as in
+                                                             CADET
 
 The scores t are the teacher's logits or, as in CADET, their logistic function. Passages without a score are skipped.
 Gao & Callan 2022, equations 15 and 16, with the direction of the KL in which a target of 0 is defined.
@@ -28,6 +29,9 @@ class KlOptions(Distillation):
     teacher_scores: Annotated[Literal["logits", "probabilities"], Advanced()] = "logits"
     """Take the softmax of the teacher's scores, or of their logistic function, between 0 and 1."""
 
+    student_softmax: Annotated[Literal["batch", "own"], Advanced()] = "batch"
+    """Take the softmax of the retriever's scores over all passages of the batch, or over those of the query."""
+
 
 class KlDivergence(Loss):
     Options = KlOptions
@@ -37,7 +41,10 @@ class KlDivergence(Loss):
         teacher_P = batch.teacher_P
         teacher_P = teacher_P.sigmoid() if self.options.teacher_scores == "probabilities" else teacher_P
         teacher_P = teacher_P / self.options.teacher_temperature
-        loss = {"kl": divergence(batch.scores(), teacher_P, batch.is_own_QP)}
+        scores_QP = batch.scores()
+        if self.options.student_softmax == "own":
+            scores_QP = scores_QP.masked_fill(~batch.is_own_QP, -torch.inf)
+        loss = {"kl": divergence(scores_QP, teacher_P, batch.is_own_QP)}
         return loss | added_contrastive(self.options, batch)
 
 

@@ -25,7 +25,7 @@ from qontext.models.save import ModuleFolder, write_modules
 from qontext.models.tokenizer import prompt_length
 
 SEED = 42
-"""Of new parameters."""
+"""Of new parameters, unless a training names another one."""
 WEIGHTS = "model.safetensors"
 """The parameters, in the folder of the module."""
 CARD = """---
@@ -87,10 +87,17 @@ class Representation(nn.Module):
         super().__init__()
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: config.Options, lengths: Lengths) -> Self:
+    def new(
+        cls,
+        encoder: Encoder,
+        layout: FolderLayout,
+        options: config.Options,
+        lengths: Lengths,
+        seed: int = SEED,
+    ) -> Self:
         """For a training that starts from the encoder of a folder with this layout. Default: ``cls(encoder, options)``, with
-        the parameters of a folder of the same representation."""
-        representation = cls._created(encoder, options)
+        the parameters of a folder of the same representation, or new ones from the seed."""
+        representation = cls._created(encoder, options, seed)
         if layout.representation == cls.name():
             representation.load_parameters(layout)
         return representation
@@ -108,14 +115,14 @@ class Representation(nn.Module):
         return representation
 
     @classmethod
-    def _created(cls, encoder: Encoder, options: config.Options) -> Self:
+    def _created(cls, encoder: Encoder, options: config.Options, seed: int = SEED) -> Self:
         create: Any = cls
         if cls.stored != "vector" and (cls.pack is Representation.pack or cls.index == Representation.index):
             raise QontextError(
                 f"the representation {cls._class()!r} stores {cls.stored}: it must define pack and set index",
                 remedy="See docs/extending.md.",
             )
-        with seeded(SEED):
+        with seeded(seed):
             representation: Self = create(encoder, options)
         representation.options = options
         return representation

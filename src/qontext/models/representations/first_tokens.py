@@ -24,7 +24,7 @@ from qontext.frame.damage import read_json
 from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
-from qontext.models.representations.base import Lengths, Representation
+from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.representations.tokens import max_similarity, present
 
 CARD = """---
@@ -66,7 +66,9 @@ class FirstTokens(Representation):
         self.count = count
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
+    def new(
+        cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths, seed: int = SEED
+    ) -> Self:
         return cls(options.passage_vectors)
 
     @classmethod

@@ -81,14 +81,16 @@ class Matches(Representation):
     card = CARD
     is_special_V: Tensor
 
-    def __init__(self, encoder: Encoder, sizes: MatchesOptions, lengths: Lengths | None = None) -> None:
+    def __init__(
+        self, encoder: Encoder, sizes: MatchesOptions, lengths: Lengths | None = None, seed: int = SEED
+    ) -> None:
         super().__init__()
         self.options, self.longest_text = sizes, max(lengths) if lengths else encoder.max_length
         self.even = False
         """True if every text is filled up to the longest."""
         self.vocabulary = encoder.vocab_size
         self.pieces = math.ceil(sizes.cls_dimensions / sizes.token_dimensions)
-        with seeded(SEED):
+        with seeded(seed):
             self.token = Fp32Linear(encoder.hidden_size, sizes.token_dimensions)
             self.cls = Fp32Linear(encoder.hidden_size, sizes.cls_dimensions) if self.pieces else None
         is_special_V = torch.zeros(self.vocabulary, dtype=torch.bool)
@@ -96,8 +98,10 @@ class Matches(Representation):
         self.register_buffer("is_special_V", is_special_V, persistent=False)
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
-        representation = cls(encoder, options, lengths.with_prompts(encoder))
+    def new(
+        cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths, seed: int = SEED
+    ) -> Self:
+        representation = cls(encoder, options, lengths.with_prompts(encoder), seed)
         if layout.representation == "matches":
             assert layout.module is not None
             trained = MatchesOptions(**read_json(layout.module / "config.json", _Settings))

@@ -31,7 +31,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
-from qontext.models.representations.base import Lengths, Representation
+from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.save import ModuleFolder, write_modules
 
 LOGITS_PER_BLOCK = 1 << 24
@@ -79,7 +79,9 @@ class Sparse(Representation):
         self.options = options or SparseOptions()
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
+    def new(
+        cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths, seed: int = SEED
+    ) -> Self:
         if layout.representation == "sparse":
             _check(layout)
         return cls(options)

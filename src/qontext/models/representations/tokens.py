@@ -116,12 +116,14 @@ class Tokens(Representation):
         self.register_buffer("is_skipped_V", is_skipped_V, persistent=False)
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
+    def new(
+        cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths, seed: int = SEED
+    ) -> Self:
         size = options.token_dimensions
         if layout.representation == "tokens":
             weight_DH = _projection(layout)
         else:
-            with seeded(SEED):
+            with seeded(seed):
                 weight_DH = torch.nn.Linear(encoder.hidden_size, size, bias=False).weight.detach()
         if len(weight_DH) != size:
             raise QontextError(

@@ -19,7 +19,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.pooling import POOLINGS
-from qontext.models.representations.base import Lengths, Representation
+from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.save import Pooling, Similarity
 
 
@@ -56,7 +56,9 @@ class Vector(Representation):
         self.reads_first_token = pooling == "cls"
 
     @classmethod
-    def new(cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths) -> Self:
+    def new(
+        cls, encoder: Encoder, layout: FolderLayout, options: Any, lengths: Lengths, seed: int = SEED
+    ) -> Self:
         pooling, similarity = resolve(layout, options)
         if options.pooling != "cls":
             pooling = encoder.pooling(pooling)

@@ -3,8 +3,8 @@
     L_co(i) = -log  exp(s(h_i, h_i')) / Σ_{k ≠ i} exp(s(h_i, h_k))        k over all 2n rows of all ranks
     s       = <h, h'> / τ, or their cosine / τ
 
-Gao & Callan 2022, equation 6. False negatives: a row with the same text as i or as i' is excluded from the sum; with
-`mask_same_document`, so are the other rows of i's document.
+Gao & Callan 2022, equation 6. False negatives: a row k with the text of i or of i', or whose partner k' has the text of i,
+is excluded from the sum; with `mask_same_document`, so are the other rows of i's document.
 
 Beside it, the same between the tokens of the same forward pass, whose signs `encode --tokens` stores and `rerank --tokens`
 compares (ColBERT's loss, Khattab & Zaharia 2020): from the context q of each pair, such as a query, to the passages p.
@@ -74,10 +74,9 @@ def contrast(
     everyone = torch.arange(len(vectors_MH), device=vectors_MH.device)
     mine, is_self = keys[rows], everyone[rows][:, None] == everyone
     is_partner = (mine.pair[:, None] == keys.pair) & ~is_self
-    partner = is_partner.int().argmax(dim=1)
-    left_out = is_self | _false_negatives(options, mine, keys, is_partner, partner)
+    left_out = is_self | _false_negatives(options, mine, keys, is_partner)
     scores_RM = scores_RM.masked_fill(left_out, float("-inf"))
-    loss = F.cross_entropy(scores_RM, partner, reduction="sum") / len(vectors_MH)
+    loss = F.cross_entropy(scores_RM, is_partner.int().argmax(dim=1), reduction="sum") / len(vectors_MH)
     return {"contrastive": options.contrastive_weight * loss}
 
 
@@ -92,17 +91,17 @@ def contrast_tokens(options: Contrast, tokens_MWH: Tensor, keys: Keys, rows: sli
     counts_Q = queries_QIH.any(-1).sum(1).clamp(min=1)
     similarity_QP = max_similarity(queries_QIH, passages_PJH) / counts_Q[:, None]
     is_own_QP = queries.pair[:, None] == passages.pair
-    own_Q = is_own_QP.int().argmax(dim=1)
-    left_out = _false_negatives(options, queries, passages, is_own_QP, own_Q)
+    left_out = _false_negatives(options, queries, passages, is_own_QP)
     scores_QP = (similarity_QP / options.temperature).masked_fill(left_out, float("-inf"))
-    loss = F.cross_entropy(scores_QP, own_Q, reduction="sum") / len(passages.pair)
+    loss = F.cross_entropy(scores_QP, is_own_QP.int().argmax(dim=1), reduction="sum") / len(passages.pair)
     return {"tokens": options.token_weight * loss}
 
 
-def _false_negatives(options: Contrast, mine: Keys, others: Keys, is_own: Tensor, own: Tensor) -> Tensor:
-    """[R, M] which of the others are no negatives: those with the text of a row or of its partner `own`, and with
-    `mask_same_document` those of its document."""
-    is_left_out = (mine.text[:, None] == others.text) | (others.text[own][:, None] == others.text)
+def _false_negatives(options: Contrast, mine: Keys, others: Keys, is_own: Tensor) -> Tensor:
+    """[R, M] which of the others are no negatives, except a row's `own`: those with its text or its partner's, those whose
+    partner has its text, and with `mask_same_document` those of its document."""
+    is_left_out = mine.text[:, None] == others.text
+    is_left_out |= (mine.partner[:, None] == others.text) | (mine.text[:, None] == others.partner)
     if options.mask_same_document:
         is_left_out |= mine.document[:, None] == others.document
     return is_left_out & ~is_own

@@ -17,11 +17,11 @@ from typing import Annotated, Any, NamedTuple, Self
 from pydantic import Field, model_validator
 
 from qontext.data.collection import Passage
+from qontext.data.words import WORD
 from qontext.frame.config import ComputeConfig, Input, Options
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
-from qontext.retrieve.analyzer import WORD
 
 SCALE = 100
 """The term frequency of a word that all queries contain."""

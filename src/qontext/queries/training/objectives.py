@@ -29,11 +29,12 @@ import numpy as np
 import torch
 from torch.nn.functional import cross_entropy
 
+from qontext.data.words import WORD
 from qontext.models.batching import Ints, pack_by_tokens
 from qontext.models.precision import autocast
 from qontext.queries.generators.terms import WordTokens
 from qontext.queries.training.pairs import PairPlan, PairRows
-from qontext.retrieve.analyzer import WORD, term_of
+from qontext.retrieve.analyzer import term_of
 from qontext.training.batch import Output, TrainableModel
 from qontext.training.randomness import U64
 from qontext.training.texts import TokenizedTexts

@@ -3,27 +3,34 @@
 words:          searched by BM25 alone
 meaning:        searched by vectors alone
 hypothetical:   an answer as it might be written, whose vector is that of a passage (Gao et al., 2022)
+all:            a question to the whole system, as is a line without such a word
 
-Agents write them themselves, a line each. A line without such a word is a question to the whole system.
+Agents write them themselves, a line each.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from qontext.frame.errors import QontextError
 from qontext.retrieve.rankers import CANDIDATES, Among, Ranker
 
 if TYPE_CHECKING:
+    from qontext.data.places import Found
     from qontext.data.runs import Run
+    from qontext.models.folder import TextKind
 
 By = Literal["words", "meaning", "hypothetical"]
 GroupBy = Literal["passage", "document"]
-DEEPER = 4
-"""Times as many passages as documents that are asked for."""
-_LINE = re.compile(rf"\s*({'|'.join(get_args(By))}):\s*(\S.*)", re.IGNORECASE | re.DOTALL)
+DEEPER, DEEPEST = 4, 16_384
+"""Times as many passages as documents are ranked, then so many times more, until they are of enough documents; and the rank
+at which that ends, as deep as every index server goes."""
+_ROWS = 1 << 24
+"""Passages that are ranked at once for documents."""
+_ALL = "all"
+_LINE = re.compile(rf"\s*({'|'.join(get_args(By))}|{_ALL}):\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 
 
 class SubQuery(NamedTuple):
@@ -34,8 +41,8 @@ class SubQuery(NamedTuple):
 
 
 def parse(question: str) -> list[SubQuery]:
-    """The sub-queries of a question: one of each line, if any line begins with ``words:``, ``meaning:`` or
-    ``hypothetical:``; else the question itself.
+    """The sub-queries of a question: one of each line, if any line begins with ``words:``, ``meaning:``,
+    ``hypothetical:`` or ``all:``; else the question itself.
 
     >>> parse("words: flour price\\nhypothetical: Flour costs two coins.")
     [SubQuery(text='flour price', by='words'), SubQuery(text='Flour costs two coins.', by='hypothetical')]
@@ -45,9 +52,26 @@ def parse(question: str) -> list[SubQuery]:
     if not any(matches):
         return [SubQuery(question)]
     return [
-        SubQuery(line.strip()) if match is None else SubQuery(match[2].strip(), match[1].lower())  # type: ignore[arg-type]
+        SubQuery(line.strip()) if match is None else SubQuery(match[2].strip(), _by(match[1].lower()))
         for line, match in zip(lines, matches)
     ]
+
+
+def _by(word: str) -> Any:
+    return None if word == _ALL else word
+
+
+def joined(question: str, also: Iterable[str]) -> str:
+    """The question with more sub-queries, as `parse` reads them.
+
+    >>> joined("What is the price?", ["words: flour"])
+    'all: What is the price?\\nwords: flour'
+    """
+    more = [sub for text in also for sub in parse(text)]
+    if not more:
+        return question
+    lines = [(sub.by or _ALL, " ".join(sub.text.split())) for sub in (*parse(question), *more)]
+    return "\n".join(f"{by}: {text}" for by, text in lines if text)
 
 
 def text_of(question: str) -> str:
@@ -83,10 +107,14 @@ class SystemParts(NamedTuple):
         return part()
 
 
-def rank(parts: SystemParts, queries: Mapping[str, str], k: int, among: Among) -> Run:
-    """The best k passages of each question (id → text), of which some have sub-queries."""
+def rank(
+    parts: SystemParts, queries: Mapping[str, str], k: int, among: Among, kind: TextKind = "query"
+) -> Run:
+    """The best k passages of each question (id → text), of which some have sub-queries, or of each passage."""
     from qontext.data.runs import Run
 
+    if kind == "passage":
+        return parts.whole().rank(queries, k, kind=kind, among=among)
     asked = {query: parse(text) for query, text in queries.items()}
     plain = {query: subs[0].text for query, subs in asked.items() if len(subs) == 1 and subs[0].by is None}
     run = parts.whole().rank(plain, k, among=among) if plain else Run.of([])
@@ -111,18 +139,36 @@ def _fused(parts: SystemParts, query: str, subs: Sequence[SubQuery], k: int, amo
     return hybrid(runs, [1 / len(runs)] * len(runs), k)
 
 
-def by_document(run: Run, document_of: Callable[[str], str], k: int, *, renamed: bool = False) -> Run:
-    """The best passage of each document, in the order of the passages, or, `renamed`, the document itself; at most k of each
-    query."""
+def by_document(
+    rank: Callable[[Mapping[str, str], int], Run],
+    queries: Mapping[str, str],
+    k: int,
+    find: Callable[[set[str]], Mapping[str, Found]],
+    *,
+    renamed: bool = False,
+) -> Run:
+    """The best passage of each of the best k documents, or, `renamed`, the document itself. A query whose passages are of
+    fewer documents is ranked deeper, as long as there are more passages."""
     from qontext.data.records import Hit
     from qontext.data.runs import Run
 
-    hits = []
-    for query in run:
-        seen: set[str] = set()
-        for hit in run[query]:
-            document = document_of(hit.passage)
-            if document not in seen and len(seen) < k:
-                seen.add(document)
-                hits.append(Hit(query, document, hit.score) if renamed else hit)
-    return Run.of(hits)
+    hits: dict[str, list[Hit]] = {}
+    documents: dict[str, str] = {}
+    depth, left = max(DEEPER * k, CANDIDATES), list(queries)
+    while left:
+        short, size = [], max(1, _ROWS // depth)
+        for start in range(0, len(left), size):
+            run = rank({query: queries[query] for query in left[start : start + size]}, depth)
+            found = find({*run.ids.tolist()} - documents.keys())
+            documents |= {id: one.passage.doc for id, one in found.items()}
+            for query in run:
+                best: dict[str, Hit] = {}
+                for hit in run[query]:
+                    document = documents[hit.passage]
+                    best.setdefault(document, hit._replace(passage=document) if renamed else hit)
+                hits[query] = list(best.values())[:k]
+                if len(best) < k and len(run[query]) >= depth:
+                    short.append(query)
+        left = short if depth < DEEPEST else []
+        depth = min(DEEPER * depth, DEEPEST)
+    return Run.of(hit for query in queries for hit in hits.get(query, ()))
