@@ -157,7 +157,7 @@ def test_judgments_wait_for_what_a_system_found_since(
     verdict = api.adapt(adapted.documents, out=root, yes=True).verdict
     assert verdict.split == "generated" and verdict.scores == Verdict(**adapted.result["verdict"]).scores
     (told,) = (sentence for sentence in verdict.sentences if "judged 8 questions" in sentence)
-    assert "for 2 of them" in told and "do not count until these are judged, too (--judge 8)" in told
+    assert "for 2. The judgments" in told and "do not count until these are judged, too (--judge 8)" in told
     judge(root, 8, lambda question, passage: True)
     verdict = api.adapt(adapted.documents, out=root, yes=True).verdict
     assert verdict.split == "judged" and verdict.queries["judged"] == 8

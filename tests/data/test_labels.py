@@ -13,6 +13,11 @@ from qontext.data.labels import closest
     [
         ("how is the mill driven?", ["It was sold in 1890.", "Water from the river drives the mill."]),
         ("如何重置密码？", ["请先登录系统再打开设置页面。", "点击链接即可重置您的密码。"]),
+        (
+            "Where is the giant's castle?",
+            ["The sea is where it always was.", "A castle of a giant stood where the crows sat."],
+        ),
+        ("Qui a fermé l'usine ?", ["La ville a fermé le pont.", "Elle a fermé une usine."]),
         ("रोटी कैसे बनती है?", ["रेत के टीले", "रोटी गेहूँ से बनती है"]),
     ],
 )

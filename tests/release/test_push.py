@@ -29,8 +29,9 @@ license: mit
 ```python
 model = SentenceTransformer("path/to/this/folder")
 ```
-See https://example.org/a/b. Made at /home/some one/work/x.
+See https://example.org/a/b. Made at /home/some one/my other work/x and /My Docs/y.
 Encoding takes ~10 ms/query. Under MIT / Apache-2.0 and/or GPL; the trade-off of BM25/dense search.
+See /v1/search and/or more.
 """
 
 
@@ -106,8 +107,11 @@ def test_what_the_card_lists_is_uploaded_and_nothing_else(hub: Hub, made: Path) 
 def test_the_card_names_the_repository_and_no_path_of_this_machine(made: Path) -> None:
     card = api.push(made, "me/retriever", dry_run=True)["card"]
     assert 'SentenceTransformer("me/retriever")' in card and "| encoder | encoder |" in card
-    assert "/home" not in card and "https://example.org/a/b. Made at x." in card.replace("\n", " ")
-    assert "~10 ms/query. Under MIT / Apache-2.0 and/or GPL; the trade-off of BM25/dense search." in card
+    assert "/home" not in card and "https://example.org/a/b. Made at x and y." in card.replace("\n", " ")
+    assert (
+        "~10 ms/query. Under MIT / Apache-2.0 and/or GPL; the trade-off of BM25/dense search.\nSee search and/or more."
+        in card
+    )
 
 
 def test_a_dry_run_sends_nothing(hub: Hub, made: Path, capsys: pytest.CaptureFixture[str]) -> None:

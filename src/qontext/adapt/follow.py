@@ -60,7 +60,8 @@ def has_changed(root: Path) -> bool:
 
 def watched(root: Path) -> list[Path]:
     """The files and folders of the directory's sources."""
-    documents = _recorded(root).get("documents") or ""
+    stamps = read_json(root / STAMPS, dict[str, Any]) if (root / STAMPS).is_file() else {}
+    documents = stamps.get("documents") or ""
     paths = [Path(path) for _, path in _places(root, documents)]
     return [path for path in paths if path.exists()]
 

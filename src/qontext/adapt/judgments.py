@@ -112,7 +112,9 @@ def judged(root: Path, split: str, systems: Sequence[str]) -> JudgedSplit:
         return passage.id in grades[one.id] and words.get((one.id, passage.id), now) == now
 
     def is_half_done(one: Pooled) -> bool:
-        return one is begun[-1] and any(id == one.id and p not in grades[id] for id, p in words)
+        return one is begun[-1] and (
+            not words or any(id == one.id and p not in grades[id] for id, p in words)
+        )
 
     complete = [one for one in begun if all(is_judged(one, passage) for passage in one.passages)]
     outdated = [one.id for one in begun if one not in complete and not is_half_done(one)]
@@ -155,9 +157,9 @@ def corrected(
 def _about_outdated(outdated: int, count: int) -> str:
     """The reason why judgments do not decide of which some are outdated: the others are selected by their outcome."""
     return (
-        f"Since people judged {count:,} questions, the systems found other passages for {outdated:,} of them. The judgments "
-        f"do not count until these are judged, too (--judge {max(FEWEST_JUDGED, count)}): for the other questions, nothing "
-        "new was found."
+        f"Since people judged {count:,} questions, the systems found other passages, or other words in them, for "
+        f"{outdated:,}. The judgments do not count until these are judged, too (--judge {max(FEWEST_JUDGED, count)}): for "
+        "the other questions, nothing new was found."
     )
 
 

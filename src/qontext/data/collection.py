@@ -148,13 +148,14 @@ def read_queries(source: Path | str) -> dict[str, str]:
     return queries
 
 
-def read_asked(source: Path | str) -> dict[str, str]:
-    """id → text of the different questions of a search log, in any format of `read_queries`: the first of those that are the
-    same but for case and spaces."""
+def read_asked(source: Path | str, among: Container[str] | None = None) -> dict[str, str]:
+    """id → text of the different questions of a search log, in any format of `read_queries`, `among` these ids: the first of
+    those that are the same but for case and spaces."""
     queries = read_queries(source)
     first: dict[str, str] = {}
     for id, text in queries.items():
-        first.setdefault(_as_asked(text), id)
+        if among is None or id in among:
+            first.setdefault(_as_asked(text), id)
     return {id: queries[id] for id in first.values()}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from qontext.data.collection import Passage, Qrels, load_collection
 from qontext.data.ids import id_of
 from qontext.data.lines import read_jsonl
-from qontext.data.words import pairs
+from qontext.data.words import apart
 from qontext.frame import log
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
@@ -145,5 +145,5 @@ def to_passages(labels: Labels, passages: Iterator[Passage], place: str) -> tupl
 
 def closest(query: str, passages: list[Passage]) -> Passage:
     """The passage with the most words of a query."""
-    words = set(pairs(query.lower()))
-    return max(passages, key=lambda p: len(words & set(pairs(p.content.lower()))))
+    words = set(apart(query))
+    return max(passages, key=lambda p: len(words & set(apart(p.content))))

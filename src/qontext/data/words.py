@@ -17,6 +17,7 @@ _TOGETHER = "々-〇\u3040-ヿ㐀-䶿一-鿿豈-﫿가-힣฀-๿\U00020000-\U00
 """Characters of scripts without spaces between words, and of Hangul, whose words are long."""
 _OTHER = rf"(?![{_TOGETHER}])\w(?:(?![{_TOGETHER}])[\w{_MARKS}])*"
 WORD = re.compile(rf"\w[\w{_MARKS}]*(?:['’]\w[\w{_MARKS}]*)*")
+_APART = str.maketrans("'’", "  ")
 _RUN = re.compile(rf"[{_TOGETHER}]")
 _RUN_OR_WORD = re.compile(rf"(?P<run>[{_TOGETHER}]+)|{_OTHER}(?:['’]{_OTHER})*")
 
@@ -31,6 +32,11 @@ def pairs(text: str) -> list[str]:
     if not _RUN.search(text):
         return WORD.findall(text)
     return [text[begin:end] for begin, end in pair_spans(text)]
+
+
+def apart(text: str) -> list[str]:
+    """The same in lower case, and apart at apostrophes: whatever of words two texts may share."""
+    return pairs(text.lower().translate(_APART))
 
 
 def pair_spans(text: str) -> Iterator[tuple[int, int]]:

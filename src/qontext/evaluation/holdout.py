@@ -160,8 +160,9 @@ def _asked(config: HoldoutConfig) -> tuple[list[tuple[str, str]], Qrels, dict[st
 
     if config.asked is None or config.answers is None:
         raise QontextError("--asked needs --answers, the run of a search for these questions")
-    texts, run = read_asked(config.asked), read_run(config.answers)
-    order = sorted((id for id in run if id in texts), key=lambda id: _chance(config.seed, "asked", id))
+    run = read_run(config.answers)
+    texts = read_asked(config.asked, among=run)
+    order = sorted(texts, key=lambda id: _chance(config.seed, "asked", id))
     if not order:
         raise QontextError("has no result for any of the questions", place=config.answers)
     held = order[: max(1, min(MOST_ASKED, len(order) // 2))]

@@ -186,7 +186,9 @@ def set_dropout(model: Any, rate: float | None) -> None:
     has_dropout = False
     for module in model.modules():
         # Attention drops weights by a function, with a rate of one of these names.
-        names = ("p",) if isinstance(module, nn.Dropout) else ("dropout", "attention_dropout")
+        names = (
+            ("p",) if isinstance(module, nn.Dropout) else ("dropout", "attention_dropout", "hidden_dropout")
+        )
         for name in names:
             if isinstance(getattr(module, name, None), int | float):
                 setattr(module, name, rate)

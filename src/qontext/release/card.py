@@ -19,7 +19,8 @@ from qontext.frame.errors import QontextError, first_line
 
 _DEFAULT = "---\ntags: [qontext]\n---\n# {name}\n"
 _FOLDER = re.compile(r'(?<=SentenceTransformer\(")[^"]*(?="\))|path/to/this/folder')
-_PATH = re.compile(r"(?<![\w:/.<-])(?:~|/[\w.@+~-]+)(?:/[\w.@+~-]+(?: [\w.@+~-]+(?=/))*)+/?")
+_FOLDERS = r"[\w.@+~-]+(?:(?! and/or)(?: [\w.@+~-]+){1,4}(?=/))?"
+_PATH = re.compile(rf"(?<![\w:/.<-])(?:~|/{_FOLDERS})(?:/{_FOLDERS})+/?")
 
 
 @dataclass(frozen=True)

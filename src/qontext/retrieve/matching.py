@@ -20,7 +20,7 @@ from qontext.data.collection import Passage, read_passages
 from qontext.data.labels import closest
 from qontext.data.records import Hit
 from qontext.data.runs import Run
-from qontext.data.words import pairs
+from qontext.data.words import apart
 from qontext.frame.errors import QontextError, shorten
 from qontext.retrieve.outside import Outside
 from qontext.retrieve.results import Result
@@ -135,7 +135,7 @@ def _end(document: str) -> str:
 
 def _runs(text: str) -> np.ndarray[Any, Any]:
     """[R] the hashes of the runs of `RUN` words of a text; of a shorter text, that of the whole."""
-    words = pairs(text.lower())
+    words = apart(text)
     if not words:
         return np.zeros(0, np.uint64)
     codes = np.array([zlib.crc32(word.encode()) for word in words], dtype=np.uint64)

@@ -82,6 +82,10 @@ class Passages:
     def __len__(self) -> int:
         return len(self._ids)
 
+    def documents_of(self, only: FieldFilter | None) -> int:
+        """The number of documents with passages that a filter accepts."""
+        return len(np.unique(self._codes[self.mask(only)])) if only else self.documents
+
     @property
     def documents(self) -> int:
         """The number of documents."""

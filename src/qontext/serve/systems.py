@@ -144,7 +144,7 @@ class ServedSystem:
         """For each text the best k passages that the filter accepts, or the best one of each of k documents."""
         if only and not self.passages.mask(only).any():
             return [[] for _ in texts]
-        k = min(k, self.passages.documents if group == "document" else len(self.passages))
+        k = min(k, self.passages.documents_of(only) if group == "document" else len(self.passages))
         rankings = partial(self._rankings, texts, kind, self._among(only))
         with answering():
             if self.reranker is None:

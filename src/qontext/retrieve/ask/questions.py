@@ -19,14 +19,15 @@ from qontext.retrieve.rankers import CANDIDATES, Among, Ranker
 
 if TYPE_CHECKING:
     from qontext.data.places import Found
+    from qontext.data.records import Hit
     from qontext.data.runs import Run
     from qontext.models.folder import TextKind
 
 By = Literal["words", "meaning", "hypothetical"]
 GroupBy = Literal["passage", "document"]
 DEEPER, DEEPEST = 4, 16_384
-"""Times as many passages as documents are ranked, then so many times more, until they are of enough documents; and the rank
-at which that ends, as deep as every index server goes."""
+"""Times as many passages as documents are ranked, and, if these are of too few documents, how many passages: as deep as
+every index server goes."""
 _ROWS = 1 << 24
 """Passages that are ranked at once for documents."""
 _ALL = "all"
@@ -148,27 +149,35 @@ def by_document(
     renamed: bool = False,
 ) -> Run:
     """The best passage of each of the best k documents, or, `renamed`, the document itself. A query whose passages are of
-    fewer documents is ranked deeper, as long as there are more passages."""
-    from qontext.data.records import Hit
+    fewer documents is ranked once more, deeper, for further documents, which follow the first ones."""
     from qontext.data.runs import Run
 
-    hits: dict[str, list[Hit]] = {}
+    best: dict[str, dict[str, Hit]] = {query: {} for query in queries}
     documents: dict[str, str] = {}
-    depth, left = max(DEEPER * k, CANDIDATES), list(queries)
-    while left:
+    left = list(queries)
+    for depth in sorted({first := max(DEEPER * k, CANDIDATES), max(first, DEEPEST)}):
         short, size = [], max(1, _ROWS // depth)
         for start in range(0, len(left), size):
             run = rank({query: queries[query] for query in left[start : start + size]}, depth)
             found = find({*run.ids.tolist()} - documents.keys())
             documents |= {id: one.passage.doc for id, one in found.items()}
             for query in run:
-                best: dict[str, Hit] = {}
+                further: dict[str, Hit] = {}
                 for hit in run[query]:
                     document = documents[hit.passage]
-                    best.setdefault(document, hit._replace(passage=document) if renamed else hit)
-                hits[query] = list(best.values())[:k]
-                if len(best) < k and len(run[query]) >= depth:
+                    if document not in best[query]:
+                        further.setdefault(document, hit._replace(passage=document) if renamed else hit)
+                best[query] |= _below(list(best[query].values()), further)
+                if len(best[query]) < k and len(run[query]) >= depth:
                     short.append(query)
-        left = short if depth < DEEPEST else []
-        depth = min(DEEPER * depth, DEEPEST)
-    return Run.of(hit for query in queries for hit in hits.get(query, ()))
+        left = short
+    return Run.of(hit for of_query in best.values() for hit in list(of_query.values())[:k])
+
+
+def _below(first: Sequence[Hit], further: Mapping[str, Hit]) -> dict[str, Hit]:
+    """Further hits with scores below those of the first ones: a deeper ranking has scores of its own."""
+    if not first or not further:
+        return dict(further)
+    last, highest = first[-1].score, max(hit.score for hit in further.values())
+    drop = max(0.0, highest - last) + 1e-4 * max(1.0, abs(last))
+    return {document: hit._replace(score=hit.score - drop) for document, hit in further.items()}
