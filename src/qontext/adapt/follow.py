@@ -234,7 +234,7 @@ class Follower:
     def _started(self) -> dict[str, Any]:
         """The index of a directory that nobody adapted: words, then vectors, too."""
         about, earlier = self.about or {}, index_of(self.root) if self.about else None
-        start = about.get("start") or {"language": self._language()}
+        start = about.get("start") or {"language": language_of_source(self.documents)}
         has_vectors = about.get("system", "bm25") != "bm25"
         model = self._model(about) if has_vectors or not self.words else None
         request = _request(self.documents, start["language"], model)
@@ -252,10 +252,6 @@ class Follower:
         if "reference" in about:
             return publish.published_model(self.encoder, about, self.root)
         return self._encoder()
-
-    def _language(self) -> str:
-        """The language of the first documents."""
-        return language_of_source(self.documents)
 
     def _publish(self, about: dict[str, Any], index: Path, earlier: Path | None) -> dict[str, Any]:
         """Replace `adapted.json`, from when on the index is searched; what changed, for the result."""

@@ -112,9 +112,10 @@ def judged(root: Path, split: str, systems: Sequence[str]) -> JudgedSplit:
         return passage.id in grades[one.id] and words.get((one.id, passage.id), now) == now
 
     def is_half_done(one: Pooled) -> bool:
-        return one is begun[-1] and (
-            not words or any(id == one.id and p not in grades[id] for id, p in words)
-        )
+        unjudged = [
+            passage for question, passage in words if question == one.id and passage not in grades[one.id]
+        ]
+        return one is begun[-1] and (bool(unjudged) or not words)
 
     complete = [one for one in begun if all(is_judged(one, passage) for passage in one.passages)]
     outdated = [one.id for one in begun if one not in complete and not is_half_done(one)]
