@@ -60,6 +60,29 @@ def test_a_directory_that_was_made_for_it_goes_with_it(tmp_path: Path) -> None:
     assert (tmp_path / "new" / "result").exists() and not has_only_scratch(tmp_path / "new")
 
 
+class Killed(BaseException):
+    pass
+
+
+def test_a_folder_whose_removal_is_cut_short_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of a checkpoint would be taken for the newest one."""
+    work = Workdir(tmp_path)
+    for name in ("checkpoints/step-1", "checkpoints/step-2"):
+        with work.write_folder(name) as folder:
+            (folder / "state.json").write_text("{}")
+
+    def one_file(path: Path) -> None:
+        next(file for file in path.rglob("*") if file.is_file()).unlink()
+        raise Killed
+
+    with monkeypatch.context() as killed, pytest.raises(Killed):
+        killed.setattr("qontext.frame.workdir.shutil.rmtree", one_file)
+        work.remove("checkpoints")
+    assert not work.has("checkpoints") and work.names() == [] and any(tmp_path.iterdir())
+    work.sweep()
+    assert not any(tmp_path.iterdir())
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="a file there has no such modes")
 def test_others_may_read_what_a_library_wrote_for_its_owner(tmp_path: Path) -> None:
     work = Workdir(tmp_path / "out")

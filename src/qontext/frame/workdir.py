@@ -97,7 +97,7 @@ class Workdir:
                 shutil.rmtree(temporary)
             else:
                 final.parent.mkdir(parents=True, exist_ok=True)
-                _discard(final)
+                self.remove(name)
                 replace(temporary, final)
             sync(final.parent)
         except BaseException as error:
@@ -112,8 +112,15 @@ class Workdir:
         self.write_text(name, as_json(value, indent=2) + "\n")
 
     def remove(self, name: str) -> None:
-        """Remove a part, such as a checkpoint that a newer one replaces."""
-        _discard(self.path / name)
+        """Remove a part, such as a checkpoint that a newer one replaces. A folder is first renamed to a temporary name, so
+        a killed process leaves it whole or not at all.
+        """
+        final = self.path / name
+        if final.is_dir():
+            aside = self.path / f"{TEMPORARY}{self.writer}.{os.getpid()}-removed-{final.name}"
+            replace(final, aside)
+            final = aside
+        _discard(final)
 
     def names(self) -> list[str]:
         """The existing parts, in sorted order."""
@@ -158,7 +165,7 @@ def _open_like(folder: Path, *files: Path) -> None:
 
 def _discard(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
-    shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
