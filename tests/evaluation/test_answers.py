@@ -130,3 +130,14 @@ def test_qrels_are_not_questions(tmp_path: Path) -> None:
     path = tmp_path / "qrels.tsv"
     path.write_text("query-id\tcorpus-id\tscore\nq\tp\t1\n")
     assert not is_questions(path)
+
+
+@pytest.mark.parametrize("measure", ["Answer@²", "Answer@0", "Answer@", "MRR@10"])
+def test_what_is_no_measure_of_answers_is_one_sentence(measure: str, tmp_path: Path) -> None:
+    (tmp_path / "run.trec").write_text("0 Q0 p 1 1 x\n")
+    (tmp_path / "asked.jsonl").write_text('{"question": "who?", "answers": ["he"]}\n')
+    (tmp_path / "passages.tsv").write_text("p\tit is he\n")
+    with pytest.raises(QontextError, match="cannot be computed from answers"):
+        api.evaluate(
+            tmp_path / "run.trec", tmp_path / "asked.jsonl", measure, passages=tmp_path / "passages.tsv"
+        )

@@ -203,6 +203,25 @@ def test_labels_that_were_generated_queries_once_keep_their_text(tmp_path: Path)
         api.holdout(source.path, queries, labels=labels, out=tmp_path / "again")
 
 
+def test_a_split_of_labels_is_not_taken_for_the_generated_questions(tmp_path: Path) -> None:
+    source, queries = passages(tmp_path, 3), generated(tmp_path / "q.parquet")
+    labels = folder(tmp_path, {"generated": [("d1", 1)], "test": [("d2", 1)]})
+    with pytest.raises(QontextError, match="the split 'generated' has the name of one that holdout makes"):
+        api.holdout(source.path, queries, labels=labels, out=tmp_path / "refused")
+    assert set(held(tmp_path, source, labels)) == {"generated", "test"}, "nothing else has the name"
+
+
+def test_a_part_without_queries_holds_nothing_out(tmp_path: Path) -> None:
+    source, parts = passages(tmp_path, 30), tmp_path / "queries"
+    parts.mkdir()
+    rows = [{"passage": f"d{n}", "query": f"where is lamp {n}?", "number": 0} for n in range(30)]
+    for number, some in enumerate((rows, [])):
+        table = records.table_of(some, records.QUERIES)
+        records.write_table(parts / f"part-{number:05d}.parquet", table)
+    summary = api.holdout(source.path, parts, out=tmp_path / "holdout").summary
+    assert summary["training_queries"] + summary["held_out_queries"] == 30
+
+
 def test_labels_can_all_be_for_evaluation(tmp_path: Path) -> None:
     source = passages(tmp_path, 40)
     labels = pairs(tmp_path, [f"d{n}" for n in range(40)])

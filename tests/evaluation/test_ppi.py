@@ -35,7 +35,19 @@ def test_labels_that_say_nothing_are_not_used_and_right_ones_replace_people() ->
     assert wrong.weight == 0 and wrong.mean == pytest.approx((1 - machine[:30]).mean())
     right = estimate(machine, machine[:30] - 0.1, np.arange(30))
     assert right.weight == pytest.approx(1) and right.mean == pytest.approx(machine.mean() - 0.1)
-    assert right.error == pytest.approx(machine.std(ddof=1) / 20)
+    assert right.machine == pytest.approx(machine.var(ddof=1))
+
+
+def test_a_few_people_who_agree_with_the_machine_are_no_certainty() -> None:
+    """Two equal systems, of which the machine prefers one on every tenth question: seldom is that a difference."""
+    significant = 0
+    for seed in range(200):
+        random = np.random.default_rng(seed)
+        true = random.choice([0.5, -0.5, 0], 300, p=[0.15, 0.15, 0.7])
+        machine = np.where(random.random(300) < 0.1, 0.5, true)
+        judged = random.choice(300, 8, replace=False)
+        significant += estimate(machine, true[judged], judged).p < 0.05
+    assert significant / 200 < 0.05
 
 
 def test_intervals_hold_the_truth_and_are_shorter_than_those_of_people_alone() -> None:

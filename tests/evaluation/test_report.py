@@ -450,3 +450,13 @@ def test_evaluations_without_a_common_measure_are_apart(folder: Path, tmp_path: 
         api.evaluate(folder / "base.trec", folder / "data", measures=measure, out=tmp_path / "runs" / name)
     page = (api.report([tmp_path / "runs"], out=tmp_path / "out").path / "report.html").read_text()
     assert "MRR@10" in page and "R@10" in page
+
+
+def test_the_share_of_judged_results_alone_has_a_report_without_tests(folder: Path, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        api.evaluate(
+            folder / "base.trec", folder / "data", measures="Judged@10", out=tmp_path / "runs" / name
+        )
+    path = api.report([tmp_path / "runs"], out=tmp_path / "out").path
+    assert "Judged@10" in (path / "report.md").read_text()
+    assert len((path / "differences.csv").read_text().splitlines()) == 1

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
@@ -76,6 +78,31 @@ def test_passages_without_places_are_expanded(expanded: Path) -> None:
     assert not {*records.PLACES.names} & {
         *records.open_parquet(artifact.path / "part-00000.parquet").schema_arrow.names
     }
+
+
+def test_positions_go_on_in_the_next_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expand, "PART", 2)
+    text = "\n\n".join(f"The mill number {n} grinds flour and corn for the bakers." for n in range(9))
+    (tmp_path / "mills.txt").write_text(text)
+    passages = api.split(tmp_path / "mills.txt", max_tokens=32, workers=1, out=tmp_path / "passages")
+    queries = api.generate(passages, generator="keyphrase", per_passage=1, out=tmp_path / "queries")
+    expanded = api.expand(queries, passages=passages, out=tmp_path / "expanded")
+    places = records.read_table(expanded.path, records.PASSAGES, columns=["position"])
+    found = [position for batch in places for position in batch["position"].to_pylist()]
+    assert found == list(range(passages.summary["passages"])) and len(found) > 2
+
+
+@pytest.mark.parametrize(
+    "position", [["chair", "clerk"], [None, "clerk"], pa.array([None, 1], pa.int32()), [1 << 40, 2]]
+)
+def test_a_position_of_another_kind_is_counted(expanded: Path, position: Any) -> None:
+    passages = expanded.parent / "other.parquet"
+    columns = {"id": ["a", "guide/mill.html#0"], "doc": ["d", "d"], "title": ["", ""], "text": ["One.", "A."]}
+    pq.write_table(pa.table({**columns, "position": position}), passages)
+    artifact = api.expand(
+        expanded.parent / "queries.parquet", passages=passages, out=expanded.parent / "counted"
+    )
+    assert pq.read_table(artifact.path / "part-00000.parquet")["position"].to_pylist() == [0, 1]
 
 
 def test_parts_read_their_own_queries_in_any_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,7 +205,7 @@ def _answer_cutoff(name: str) -> int:
     from qontext.evaluation.measures import DEPTHS
 
     head, _, depth = name.partition("@")
-    if head != "Answer" or not depth.isdigit() or not 1 <= int(depth) <= max(DEPTHS):
+    if head != "Answer" or not depth.isdecimal() or not 1 <= int(depth) <= max(DEPTHS):
         raise QontextError(
             f"{name!r} cannot be computed from answers", remedy=f"Use Answer@k, with k up to {max(DEPTHS)}."
         )

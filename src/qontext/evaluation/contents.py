@@ -222,7 +222,7 @@ def _results(
             Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
             Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
         ]
-        tables = [differences_table(section, pairs)]
+        tables = [differences_table(section, pairs)] if pairs else []  # Judged@k is not tested
         blocks.append(ReportBlock(f"Differences on {section.title}", tables=tables, plots=charts))
     return blocks
 

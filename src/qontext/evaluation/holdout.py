@@ -10,7 +10,7 @@ others are split by document, too, if there are enough documents.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -77,9 +77,6 @@ class HoldoutConfig(StageConfig):
 
 
 def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.data.collection import read_passages
-    from qontext.data.labels import read_labels, to_passages
-
     if config.question_model is not None and config.queries is None:
         raise QontextError("--question-model needs generated queries, whose passages it reads")
     total, held_out, rule = _held_out(config)
@@ -96,30 +93,16 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             summary["passages_without_a_question"] = unsuitable
     judged: dict[str, Qrels] = {"generated": {id: {passage: 1} for id, (passage, _) in held_queries.items()}}
     queries = {id: text for id, (_, text) in held_queries.items()}
+    if asked is not None:
+        judged[ASKED] = asked[1]
     if config.labels is not None:
-        labels, document = to_passages(
-            read_labels(config.labels), read_passages(config.passages), config.labels
-        )
-        splits = _split_labels(labels, document, config)
-        if len(splits.get("train", {})) < config.least_labels:
-            raise QontextError(
-                f"only {len(splits.get('train', {})):,} labeled queries are left for training, "
-                f"{config.least_labels:,} are needed",
-                place=config.labels,
-                remedy="Fix the unknown ids, or change --max-labels.",
-            )
-        for name, qrels in splits.items():
-            judged[name] = qrels
-            if twice := next((id for id in qrels if id in held_queries), None):
-                raise QontextError(
-                    f"the id {twice!r} of a labeled query is also the id of a generated query",
-                    place=config.labels,
-                    remedy="Change the id of the labeled query.",
-                )
-            queries |= {id: labels.queries[id] for id in qrels}
+        splits, texts_labeled = _labeled(config)
+        _refuse_confused(splits, judged, held_queries, str(config.labels))
+        judged |= splits
+        queries |= texts_labeled
         summary["labeled_queries"] = {name: len(qrels) for name, qrels in splits.items()}
     if asked is not None:
-        taught, judged[ASKED], texts_asked = asked
+        taught, _, texts_asked = asked
         queries |= texts_asked
         summary["asked_questions"] = {"train": len(taught), ASKED: len(texts_asked)}
     summary["searched_passages"] = _write_measured(config, queries, judged, total, work)
@@ -132,6 +115,42 @@ def run(config: HoldoutConfig, work: Workdir) -> dict[str, Any]:
             remedy="Generate queries for all passages, or pass --labels.",
         )
     return summary
+
+
+def _labeled(config: HoldoutConfig) -> tuple[dict[str, Qrels], dict[str, str]]:
+    """The splits of the labels, and the texts of their queries."""
+    from qontext.data.collection import read_passages
+    from qontext.data.labels import read_labels, to_passages
+
+    source = str(config.labels)
+    labels, document = to_passages(read_labels(source), read_passages(config.passages), source)
+    splits = _split_labels(labels, document, config)
+    if len(splits.get("train", {})) < config.least_labels:
+        raise QontextError(
+            f"only {len(splits.get('train', {})):,} labeled queries are left for training, "
+            f"{config.least_labels:,} are needed",
+            place=source,
+            remedy="Fix the unknown ids, or change --max-labels.",
+        )
+    return splits, {id: labels.queries[id] for qrels in splits.values() for id in qrels}
+
+
+def _refuse_confused(
+    splits: dict[str, Qrels], judged: dict[str, Qrels], held: Collection[str], place: str
+) -> None:
+    """Refuse labels with the name of a split, or the id of a query, that is not theirs."""
+    if name := next((name for name in splits if judged.get(name)), None):
+        raise QontextError(
+            f"the split {name!r} has the name of one that holdout makes itself",
+            place=place,
+            remedy="Rename or remove its file in qrels.",
+        )
+    if twice := next((id for qrels in splits.values() for id in qrels if id in held), None):
+        raise QontextError(
+            f"the id {twice!r} of a labeled query is also the id of a generated query",
+            place=place,
+            remedy="Change the id of the labeled query.",
+        )
 
 
 def _write_measured(
@@ -232,7 +251,7 @@ def _divide(
     tables = []
     for part in records.parquet_parts(config.queries):
         table = records.read_whole(part, records.QUERIES)
-        aside = pa.array([passage in out for passage in table["passage"].to_pylist()])
+        aside = pa.array([passage in out for passage in table["passage"].to_pylist()], pa.bool_())
         for row in table.filter(aside).select(["passage", "query"]).to_pylist():
             by_passage.setdefault(row["passage"], []).append(row["query"])
         tables.append(table.filter(pc.invert(aside)))

@@ -89,7 +89,7 @@ def estimate(machine: Floats, people: Floats, judged: np.ndarray[Any, Any]) -> E
     rest = people - weight * predicted
     free = n - (2 if weight else 1)
     residual = float(((rest - rest.mean()) ** 2).sum() / free) if free > 0 else math.inf
-    if is_flat and free > 0:  # a few questions may all say the same by chance
+    if float(np.ptp(rest)) < FLAT and free > 0:  # a few questions may all say the same by chance
         residual = AS_MANY * SIGMA**2 / (free + AS_MANY)
     return Estimate(
         mean=float(weight * machine.mean() + rest.mean()),

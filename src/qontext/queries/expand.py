@@ -16,7 +16,8 @@ generated queries, which are too few to drop terms by.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -50,6 +51,7 @@ _TOGETHER = 1 << 21
 Words = Literal["all", "seen", "new", "alone"]
 
 
+_POSITION = "position"
 _WHOLE = ("all", "alone")
 """Of these, whole queries are appended."""
 
@@ -76,10 +78,12 @@ class Appended:
 
 
 class _Rows(NamedTuple):
-    """Passages, the queries of each, and the values of their place columns; none if their files have no such columns."""
+    """Passages, the queries of each, their positions, and the values of their place columns; none if their files have no
+    such columns."""
 
     passages: list[Passage]
     queries: Mapping[str, list[str]]
+    positions: Sequence[int]
     places: Mapping[str, list[Any]]
 
 
@@ -151,18 +155,21 @@ class Expand(Parts[ExpandConfig]):
         passages = self.passages.read(part.first, part.last)
         queries = _read_queries(self.work.path / QUERIES, part)
         if self.places is None:
-            return _Rows(passages, queries, {})
+            return _Rows(passages, queries, _counted(passages), {})
         batches = self.places.read(part.first, part.last)
         names = self.places.schema.names
         places = {name: [v for b in batches for v in b[name].to_pylist()] for name in names}
-        return _Rows(passages, queries, places)
+        positions = places.pop(_POSITION, [])
+        if not positions or None in positions:
+            positions = _counted(passages)
+        return _Rows(passages, queries, positions, places)
 
     def make(self, part: Part, content: _Rows) -> dict[str, int]:
         import pyarrow as pa
 
         from qontext.data import records
 
-        rows = list(self._rows(content.passages, content.queries))
+        rows = list(self._rows(content))
         table = records.table_of(rows, records.PASSAGES)
         for name, values in content.places.items():
             field = records.PLACES.field(name)
@@ -193,17 +200,15 @@ class Expand(Parts[ExpandConfig]):
             raise QontextError(message, place=self.config.queries, remedy=remedy)
         return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
-    def _rows(self, passages: list[Passage], of: Mapping[str, list[str]]) -> Iterator[dict[str, Any]]:
+    def _rows(self, content: _Rows) -> Iterator[dict[str, Any]]:
         """Rows with the passage as the first sentence and each query as one more."""
-        positions: dict[str, int] = {}
-        for passage in passages:
+        for passage, position in zip(content.passages, content.positions):
             is_alone = self.config.words == "alone"
             text, title, starts = ("", "", [0]) if is_alone else (passage.text, passage.title, [0])
-            queries = of.get(passage.id, [])[: self.config.at_most]
+            queries = content.queries.get(passage.id, [])[: self.config.at_most]
             for query in self.appended(f"{passage.title} {passage.text}", queries):
                 starts.append(len(text) + 1)
                 text = f"{text}\n{query}"
-            position = positions[passage.doc] = positions.get(passage.doc, -1) + 1
             yield {
                 "id": passage.id, "doc": passage.doc, "position": position, "title": title,
                 # These are for search, not for training: their tokens are not counted.
@@ -275,16 +280,33 @@ _NOTHING = {
 }
 
 
+def _counted(passages: list[Passage]) -> list[int]:
+    """The position of each passage in its document, where it is not recorded."""
+    seen: Counter[str] = Counter()
+    seen_before = []
+    for passage in passages:
+        seen_before.append(seen[passage.doc])
+        seen[passage.doc] += 1
+    return seen_before
+
+
 def _places(passages: PassageRows) -> TableRows | None:
-    """The place columns that all files of the passages have."""
+    """The positions and the place columns that all files of the passages have."""
+    import pyarrow as pa
+
     from qontext.data import records
     from qontext.data.rows import TableRows
 
     if passages.table is None:
         return None
-    there = [{*records.open_parquet(file).schema_arrow.names} for file in passages.table.files]
-    names = [name for name in records.PLACES.names if all(name in columns for columns in there)]
-    return TableRows(passages.source, records.PLACES, names) if names else None
+    there = [records.open_parquet(file).schema_arrow for file in passages.table.files]
+    position = pa.field(_POSITION, pa.int32())
+    schema = pa.schema([position, *records.PLACES])
+    names = [name for name in schema.names if all(name in columns.names for columns in there)]
+    # Other programs may mean another thing by it, such as a person's work.
+    if _POSITION in names and any(columns.field(_POSITION).type != position.type for columns in there):
+        names.remove(_POSITION)
+    return TableRows(passages.source, schema, names) if names else None
 
 
 STAGE = Stage(

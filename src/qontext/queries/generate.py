@@ -166,9 +166,9 @@ def _make_part(
     tally["empty_passages"] = len(passages) - len(full)
     for place, queries in generator([passages[i] for i in full]):
         passage = passages[full[place]]
-        if style is not None:
-            queries = style.choose(passage, queries, per_passage)
-        queries_of[full[place]] = clean(queries[:per_passage], passage, tally, keep_echoes=repeats)
+        asked = queries[:per_passage] if style is None else queries
+        kept = clean(asked, passage, tally, keep_echoes=repeats)
+        queries_of[full[place]] = kept if style is None else style.choose(passage, kept, per_passage)
         advance(per_passage)
     tally["without_queries"] = sum(not queries for queries in queries_of)
     columns = {
