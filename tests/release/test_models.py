@@ -197,3 +197,12 @@ def test_what_cannot_be_exported_as_a_model(minilm: Path, encoder: Path, tmp_pat
     with pytest.raises(QontextError, match=r"check is not read by the format 'parquet', only by onnx, "):
         api.export(encoder, to="parquet", check=encoder, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_snapshots_of_the_training_are_no_part_of_an_export(encoder: Path, tmp_path: Path) -> None:
+    shutil.copytree(encoder, tmp_path / "trained")
+    shutil.copytree(encoder, tmp_path / "trained" / "snapshots" / "1")
+    (tmp_path / "out").mkdir()
+    original = Retriever(tmp_path / "trained", device="cpu", precision="fp32")
+    released.copy_settings(original, tmp_path / "out")
+    assert (tmp_path / "out" / "config.json").is_file() and not (tmp_path / "out" / "snapshots").exists()

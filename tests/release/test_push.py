@@ -59,8 +59,8 @@ def made(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "README.md").write_text(CARD)
     for name in ("claim.json", "checkpoints/step-1.safetensors", "logs/steps.parquet", ".git/config", "notes.md",
                  ".env.json", "pytorch_model.bin", "openvino/openvino_model.bin", "onnx/model.onnx",
-                 "head.safetensors"):  # fmt: skip
-        (folder / name).parent.mkdir(exist_ok=True)
+                 "head.safetensors", "snapshots/1/config.json"):  # fmt: skip
+        (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_bytes(b"{}")
     (folder / "claim.json").unlink()
     return folder
@@ -138,6 +138,23 @@ def test_figures_are_in_the_index(made: Path, beir: Path, tmp_path: Path) -> Non
     }
     assert [m["type"] for m in measured["metrics"]] == ["ndcg_at_10", "r_at_20"]
     assert f"| beir | test | 4 | nDCG@10 | {expected['nDCG@10']:.4f} |" in result["card"]
+
+
+def test_scores_of_other_systems_are_no_figures_of_a_model(made: Path, tmp_path: Path) -> None:
+    (tmp_path / "documents.jsonl").write_text(
+        "".join(
+            json.dumps({"_id": f"d{n}", "text": f"Room {n} has a lamp of glass."}) + "\n" for n in range(12)
+        )
+    )
+    search = tmp_path / "mine.sh"
+    search.write_text("""#!/bin/sh\necho '[{"id": "d1", "score": 1}]'\n""")
+    search.chmod(0o755)
+    system = f"mine={search} {{question}}"
+    scores = api.evaluate(
+        tmp_path / "documents.jsonl", system=[system], questions=10, out=tmp_path / "scores"
+    )
+    with pytest.raises(QontextError, match="holds the scores of other systems, not of this model"):
+        api.push(made, "me/retriever", scores=[scores], dry_run=True)
 
 
 def test_a_public_repository_needs_the_word(hub: Hub, made: Path) -> None:

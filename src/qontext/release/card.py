@@ -56,6 +56,12 @@ def figures_of(directory: Path, scores: Sequence[str]) -> list[Figure]:
             ]
     for folder in scores:
         artifact = open_artifact(folder, verb="evaluate")
+        if artifact.config.get("system"):
+            raise QontextError(
+                "holds the scores of other systems, not of this model",
+                place=folder,
+                remedy="Pass the output of 'qontext evaluate' for a run of this model.",
+            )
         summary = artifact.summary
         dataset = summary.get("benchmark") or Path(artifact.inputs["qrels"]["path"]).name
         split = str(artifact.config.get("split") or "test")

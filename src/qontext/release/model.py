@@ -21,6 +21,7 @@ from qontext.frame.artifacts import CARD, Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.workdir import scratch
+from qontext.models.reference import TRAINING_ONLY
 from qontext.release import Format
 
 if TYPE_CHECKING:
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 
     Array = np.ndarray[Any, Any]
 
+LEFT_OUT = (*TRAINING_ONLY, "snapshots")
+"""Files and folders of a model folder that are not part of the model."""
 LEAST_COSINE = 0.9999
 """Of the vectors of an exact format and of the original."""
 MEASURE = "nDCG@10"
@@ -130,13 +133,12 @@ def copy_settings(original: Retriever, folder: Path) -> None:
     """Copy what is read beside the weights: tokenizer, modules, prompts, limits. A folder of transformers alone gets the
     modules by which it is read here."""
     from qontext.models.folder import QUERY_FOLDER
-    from qontext.models.reference import TRAINING_ONLY
     from qontext.models.save import vector_modules, write_modules
     from qontext.models.tokenizer import save_tokenizer
 
     layout, transformer = original.layout, original.layout.transformer
     root = transformer if (transformer / "config.json").is_file() else transformer.parent
-    left_out = {*TRAINING_ONLY, QUERY_FOLDER, "onnx", "openvino", "adapter", CARD}
+    left_out = {*LEFT_OUT, QUERY_FOLDER, "onnx", "openvino", "adapter", CARD}
     for file in sorted(root.rglob("*")):
         name = file.relative_to(root)
         is_dense = any(file.is_relative_to(dense) for dense in layout.dense)

@@ -24,8 +24,8 @@ from qontext.frame.stages import Report
 from qontext.frame.trust import Demand, is_this_machine, require
 from qontext.models import hub
 from qontext.models.folder import Module, locate, shapes_of
-from qontext.models.reference import TRAINING_ONLY
 from qontext.release.card import Figure, card_of, figures_of
+from qontext.release.model import LEFT_OUT
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -156,12 +156,10 @@ def files_of(root: Path) -> list[str]:
     names = []
     for folder, folders, files in os.walk(root):
         inside = Path(folder).relative_to(root)
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and name not in TRAINING_ONLY
-        )
+        folders[:] = sorted(name for name in folders if not name.startswith(".") and name not in LEFT_OUT)
         for name in sorted(files):
             path = Path(folder, name)
-            if name.startswith(".") or name in TRAINING_ONLY or not _is_uploaded(inside / name):
+            if name.startswith(".") or name in LEFT_OUT or not _is_uploaded(inside / name):
                 continue
             if path.is_symlink():
                 raise QontextError(
