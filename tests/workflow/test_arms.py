@@ -136,6 +136,18 @@ def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> N
         api.sweep(sweep, out=tmp_path / "out", set=("agian.relevant=2",))
 
 
+def test_a_change_of_an_input_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
+    again = tmp_path / "again.toml"
+    again.write_text(f"[inputs]\ngrade = 2\n{again.read_text()}relevant = '$grade'\n")
+    api.sweep(sweep, out=tmp_path / "out", set=("inputs.grade=1",), small=True)
+    assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
+    with pytest.raises(QontextError, match=r"unknown input of s\.toml 'inputs\.graed'.*'inputs\.grade'"):
+        api.sweep(sweep, out=tmp_path / "out", set=("inputs.graed=1",), small=True)
+    own = ("inputs.own=1", "again.relevant=$own")
+    api.sweep(sweep, out=tmp_path / "own", set=own, small=True)
+    assert open_artifact(tmp_path / "own" / "again").config["relevant"] == 1
+
+
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [

@@ -122,6 +122,22 @@ def test_until(run: Run) -> None:
         run(until="tokns")
 
 
+def test_a_dry_run_stops_there_too(run: Run) -> None:
+    assert list(states(run(until="short", dry_run=True))) == ["split", "short"]
+
+
+def test_a_step_of_which_other_shards_are_missing_stops_the_recipe(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qontext.corpus.split.RECORDS_PER_BLOCK", 1)
+    monkeypatch.setattr("qontext.corpus.split.BLOCKS_PER_PART", 1)
+    with (tmp_path / "docs.jsonl").open("a") as file:
+        file.write(json.dumps({"_id": "e", "text": "Another sentence of words."}) + "\n")
+    with pytest.raises(QontextError, match=r"out/split: other shards of this step are not done"):
+        run("split.shard=0/2")
+    assert set(states(run("split.shard=1/2")).values()) == {"done now"}
+
+
 def test_a_dry_run_says_what_and_why_and_does_nothing(run: Run, tmp_path: Path) -> None:
     planned = run(dry_run=True)
     assert states(planned) == dict.fromkeys(("split", "short", "tokens"), "will run")
@@ -288,6 +304,8 @@ def test_a_setting_can_be_taken_back_to_its_default(tmp_path: Path, nothing: str
         ("splitt.max_tokens=3", r"unknown step of recipe.toml 'splitt'.*Did you mean 'split'"),
         ("split.max_tokenz=3", "Did you mean 'max_tokens'"),
         ("max_tokens=3", "stage.field=value"),
+        ("inputs.sice=3", r"unknown input of recipe.toml 'inputs.sice'.*Did you mean 'inputs.size'"),
+        ("recipe.without=short", "unknown step of recipe.toml 'recipe.without'"),
         ("split.max_tokens=many", r"split \(step 'split'\): max_tokens = 'many'"),
     ],
 )

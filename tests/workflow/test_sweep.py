@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from qontext import api
 from qontext.cli import app
 from qontext.frame.errors import QontextError
+from qontext.workflow import ablation
 from qontext.workflow.ablation import ArmScores, ablation_table, arms_of, compare_arms
 from qontext.workflow.recipe import read_recipe
 from qontext.workflow.sweep import expand, parse_axis
@@ -155,6 +156,21 @@ def test_values_with_commas(recipe: str) -> None:
     ]
     assert expanded.steps[0].name == "search--split=test-dev"
     assert parse_axis("search.k=[5, 10]") == ("search.k", ["search.k=5", "search.k=10"])
+
+
+def test_dates_are_texts() -> None:
+    assert parse_axis("a.b=[2020-01-01]") == ("a.b", ['a.b="2020-01-01"'])
+
+
+def test_every_curve_has_the_columns_of_the_deepest() -> None:
+    depths = {"BM25": (50,), "dense": (50, 100)}
+    rows = [
+        {"arm": arm, "curve": "nb-recall", "depth": depth, "value": 0.5}
+        for arm, of in depths.items()
+        for depth in of
+    ]
+    first, second = ablation._table(rows)
+    assert [*first] == [*second] and first["@100"] is None
 
 
 def test_every_arm_is_checked_before_the_first_step(recipe: str, tmp_path: Path) -> None:

@@ -43,7 +43,8 @@ def read(tmp_path: Path) -> Any:
 
     def call(text: str, *changes: str, small: bool = False) -> dict[str, dict[str, Any]]:
         (tmp_path / "own.toml").write_text(text)
-        found = read_recipe(str(tmp_path / "own.toml"), ("inputs.source=docs", *changes), small=small)
+        changes = ("inputs.source=docs", *changes) if "extends" in text else changes
+        found = read_recipe(str(tmp_path / "own.toml"), changes, small=small)
         return {step.name: step.settings for step in found.steps}
 
     return call

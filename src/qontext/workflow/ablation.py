@@ -15,6 +15,7 @@ from qontext.evaluation.tables import Cell, Row, Table, to_csv
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir, is_artifact, open_artifact
 from qontext.frame.damage import read_json
+from qontext.workflow.scores import aligned
 
 Combination = tuple[str, ...]
 """One value per grid setting, as written: ("pretrain.steps=2000", "finetune.lr=1e-5")."""
@@ -249,4 +250,4 @@ def _table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
             table.setdefault(key, {"arm": key[0], "curve": key[1]})[f"@{row['depth']}"] = (
                 f"{row['value']:.3f}"
             )
-    return list(table.values())
+    return aligned(list(table.values()))

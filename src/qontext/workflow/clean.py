@@ -42,9 +42,9 @@ def run(settings: CleanConfig) -> dict[str, Any]:
     _check(root)
     names = [name for name in REMOVED if not (settings.keep_report and name == "report")]
     rows: list[dict[str, Any]] = [
-        {"folder": name, "size": size_of(root / name), "cost": REMOVED[name]}
+        {"folder": name, "size": size_of(root / name) + size_of(_aside(root, name)), "cost": REMOVED[name]}
         for name in names
-        if (root / name).is_dir()
+        if (root / name).is_dir() or _aside(root, name).is_dir()
     ]
     if not settings.dry_run and rows:
         _remove(root, [row["folder"] for row in rows])
@@ -107,6 +107,11 @@ def _calibrate(root: Path) -> None:
         log.warn(f"search --min-score will not work any more: {error}")
 
 
+def _aside(root: Path, name: str) -> Path:
+    """The temporary name of a folder while it is removed, at which a killed command leaves the rest of it."""
+    return root / f"{TEMPORARY}0.{name}"
+
+
 def _remove(root: Path, names: list[str]) -> None:
     """Remove the folders, unless another process writes in them. For links, only the link is removed. Each
     folder is first renamed to a temporary name, so the removal is atomic.
@@ -116,7 +121,7 @@ def _remove(root: Path, names: list[str]) -> None:
         for file in (artifacts.META, artifacts.CLAIM):
             for match in (root / name).glob(f"**/{file}"):
                 locks.refuse_if_written(match.parent)
-    if "steps" in names:
+    if (root / "steps").is_dir():
         _calibrate(root)
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
@@ -124,9 +129,8 @@ def _remove(root: Path, names: list[str]) -> None:
         try:
             if (root / name).is_symlink():
                 (root / name).unlink()
-            else:
-                doomed = (root / name).rename(root / f"{TEMPORARY}{work.writer}.{name}")
-                shutil.rmtree(doomed)
+            elif (root / name).is_dir():
+                shutil.rmtree((root / name).rename(_aside(root, name)))
         except OSError as error:
             disk.raise_disk_error(error, root / name)
 

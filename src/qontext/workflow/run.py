@@ -54,8 +54,8 @@ def _problems(step: Step, root: Path) -> Iterator[str]:
         yield f"{step.stage.verb} (step {step.name!r}): {problem} ({place})"
 
 
-def plan(recipe: Recipe, root: Path) -> Iterator[tuple[Step, str, str]]:
-    """For each step: its state ('done' or the action), and the reason."""
+def plan(recipe: Recipe, root: Path, until: str | None = None) -> Iterator[tuple[Step, str, str]]:
+    """For each step up to `until`: its state ('done' or the action), and the reason."""
     waiting: set[str] = set()
     for step in recipe.steps:
         behind = sorted(step.upstream() & waiting)
@@ -66,6 +66,8 @@ def plan(recipe: Recipe, root: Path) -> Iterator[tuple[Step, str, str]]:
         if state != "done":
             waiting.add(step.name)
         yield step, state, why
+        if step.name == until:
+            return
 
 
 def run_recipe(
@@ -110,6 +112,12 @@ def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[
             started = time.monotonic()
             return step.stage.run(settings), time.monotonic() - started
         artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
+        if not artifact.digest:
+            raise QontextError(
+                "other shards of this step are not done",
+                place=root / step.name,
+                remedy="Run the same command again once they are.",
+            )
     return artifact.summary, float(artifact.meta["made"]["seconds"])
 
 
@@ -161,7 +169,8 @@ def run(settings: RunConfig) -> dict[str, Any]:
         choose(settings.until, [step.name for step in recipe.steps], "step")
     if settings.dry_run:
         check(recipe, root, settings.until)
-        rows = [{"step": step.name, "state": state, "why": why} for step, state, why in plan(recipe, root)]
+        planned = plan(recipe, root, settings.until)
+        rows = [{"step": step.name, "state": state, "why": why} for step, state, why in planned]
     else:
         work = artifacts.open_root(root)
         if not work.rank:

@@ -20,13 +20,22 @@ from qontext.evaluation.tables import Table, to_csv, to_latex, to_markdown
 from qontext.frame import artifacts, log, trust
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Action, Input, StageConfig, parse_assignment
-from qontext.frame.errors import QontextError, choose
+from qontext.frame.errors import QontextError
 from qontext.frame.parts import RunsOn
 from qontext.frame.stages import Pipeline
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.run import check, plan, run_folder, run_recipe
 from qontext.workflow.scores import aligned, published_rows
-from qontext.workflow.tables import find_recipe, read_arms, read_tables
+from qontext.workflow.tables import (
+    Tables,
+    check_target,
+    find_recipe,
+    read_arms,
+    read_tables,
+    steps_of,
+    target_of,
+    targets,
+)
 
 if TYPE_CHECKING:
     from qontext.workflow.ablation import Combination
@@ -161,7 +170,7 @@ def parse_axis(text: str) -> Axis:
     """``step.field=a,b`` → the setting and its assignments ``step.field=a``, ``step.field=b``."""
     name, listed = parse_assignment(text)
     if isinstance(listed, list):
-        parts = [json.dumps(value, ensure_ascii=False) for value in listed]
+        parts = [json.dumps(value, ensure_ascii=False, default=str) for value in listed]
     else:
         parts = [value.strip() for value in text.partition("=")[2].split(",") if value.strip()]
     if not parts or len(set(parts)) < len(parts):
@@ -221,18 +230,23 @@ def expand(recipe: str, changes: tuple[str, ...], axes: Sequence[Axis], *, small
 def _recipes(
     recipe: str, changes: tuple[str, ...], combinations: Sequence[Combination], *, small: bool
 ) -> dict[Combination, Recipe]:
-    """The recipe of each combination. In an arm without a step, changes of that step are left out."""
-    file, recipes, steps = find_recipe(recipe), {}, dict[str | None, set[str]]()
+    """The recipe of each combination. In an arm without a step or an input, changes of it are left out."""
+    file, recipes, arms, known = find_recipe(recipe), {}, dict[str, Tables](), dict[str, None]()
     for c in combinations:
         arm = next((part.partition("=")[2] for part in c if part.startswith(f"{ARM}=")), None)
         settings = (*changes, *(part for part in c if not part.startswith(f"{ARM}=")))
         if arm is not None:
-            own = steps.setdefault(arm, set(read_tables(file, small=small, arm=arm)))
-            settings = tuple(change for change in settings if change.partition(".")[0] in own)
+            if arm not in arms:
+                arms[arm] = read_tables(file, small=small, arm=arm)
+            steps = steps_of(arms[arm])
+            own = dict.fromkeys(
+                targets(arms[arm], [change for change in settings if target_of(change) in steps])
+            )
+            settings = tuple(change for change in settings if target_of(change) in own)
+            known |= own
         recipes[c] = read_recipe(recipe, settings, small=small, arm=arm, is_foreign=True)
-    step_names = set().union(*steps.values())
-    for change in changes if steps else ():
-        choose(change.partition(".")[0], step_names, f"step of {file.name}")
+    for change in changes if arms else ():
+        check_target(change, known, file)
     return recipes
 
 

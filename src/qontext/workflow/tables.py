@@ -25,7 +25,7 @@ import contextlib
 import fnmatch
 import functools
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,10 @@ def read_tables(
             )
         tables = _extended(tables, profile, file)
     del tables[SMALL], tables[SWEEP]
+    names = targets(tables, changes) if changes else []
     for change in changes:
-        _apply(change, tables, file)
+        check_target(change, names, file)
+        _apply(change, tables)
     return tables
 
 
@@ -328,12 +330,37 @@ def _bases(about: Mapping[str, Any], file: Path) -> list[tuple[str, list[str] | 
     return bases
 
 
-def _apply(change: str, tables: Tables, file: Path) -> None:
+def _apply(change: str, tables: Tables) -> None:
     """Make one change to the tables; an empty value or null restores the default."""
     name, value = config.parse_assignment(change)
     trust.give(value)
     table, _, field = name.partition(".")
-    tables[choose(table, tables, f"step of {file.name}")][field] = None if _is_empty(value) else value
+    tables[table][field] = None if _is_empty(value) else value
+
+
+def check_target(change: str, names: Iterable[str], file: Path) -> None:
+    """Refuse a change of what is not among the names."""
+    name = target_of(change)
+    choose(name, names, f"{'input' if name.startswith(f'{INPUTS}.') else 'step'} of {file.name}")
+
+
+def target_of(change: str) -> str:
+    """The target of a change: a step, ``inputs.name`` or ``recipe.key``."""
+    name, _ = config.parse_assignment(change)
+    table = name.partition(".")[0]
+    return name if table in (INPUTS, RECIPE) else table
+
+
+def targets(tables: Tables, changes: Iterable[str] = ()) -> list[str]:
+    """The targets of changes: steps, inputs, with those that only a setting or a change refers to, and what the recipe says
+    of itself."""
+    readers = (*steps_of(tables).values(), tables[INPUTS])
+    values = (*(table.values() for table in readers), [config.parse_assignment(c)[1] for c in changes])
+    used = (value[1:] for some in values for value in flat(some) if is_input(value))
+    inputs = [f"{INPUTS}.{name}" for name in dict.fromkeys([*tables[INPUTS], *used])]
+    # The others have had their effect by then.
+    about = [f"{RECIPE}.{key}" for key in ABOUT if key not in ("extends", "without", "arms")]
+    return [*steps_of(tables), *inputs, *about]
 
 
 def _is_empty(value: Any) -> bool:
