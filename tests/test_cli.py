@@ -146,6 +146,14 @@ def test_json_is_one_line_on_stdout_and_nothing_else(qontext: Qontext) -> None:
     assert result["path"] == "p" and result["passages"] == 1 and len(result["digest"]) == 32
 
 
+def test_one_of_several_processes_prints_the_result(qontext: Qontext, tmp_path: Path) -> None:
+    command = ("split", "docs.jsonl", "--out", "p", "--json")
+    together = {"WORLD_SIZE": "2", "MASTER_ADDR": "localhost", "MASTER_PORT": "1"}
+    api.split(tmp_path / "docs.jsonl", out=tmp_path / "p")
+    printed = [qontext(*command, RANK=rank, **together) for rank in ("0", "1")]
+    assert [(done.returncode, len(done.stdout.splitlines())) for done in printed] == [(0, 1), (0, 0)]
+
+
 def test_a_command_prints_json_too(qontext: Qontext, tmp_path: Path) -> None:
     api.split(tmp_path / "docs.jsonl", out=tmp_path / "p")
     done = qontext("show", "p", "--json")
@@ -254,6 +262,11 @@ def test_an_out_that_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
         done = CliRunner().invoke(cli.app, [verb, "docs.jsonl", "--out", out])
         assert done.exit_code == 2 and "out" in done.stderr and len(done.stderr.splitlines()) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["docs.jsonl"]
+
+
+def test_an_argument_that_is_given_twice_is_told(tmp_path: Path) -> None:
+    with pytest.raises(QontextError, match="split got source twice, by its position and by its name"):
+        api.split("a", source="b", out=tmp_path / "p")
 
 
 def test_debug_shows_where(qontext: Qontext) -> None:
@@ -376,3 +389,11 @@ def test_memory_that_ran_out_is_not_blamed_on_a_file_or_the_program(error: Excep
         raise error
     with pytest.raises(RuntimeError, match="of another kind"), disk.readable_errors():
         raise RuntimeError("of another kind")
+
+
+def test_a_file_server_that_forgot_a_file_is_no_fault_of_the_program() -> None:
+    with (
+        pytest.raises(QontextError, match=r"^docs.jsonl: cannot be read or written: "),
+        disk.readable_errors(),
+    ):
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), "docs.jsonl")

@@ -17,8 +17,9 @@ from tests.cluster.conftest import IMPATIENT, Inputs
 from tests.tiny import Server
 
 from qontext import api
-from qontext.cluster.rank import interface_of
-from qontext.frame import artifacts
+from qontext.cluster.rank import Ended, Rank, TrainingOrder, interface_of
+from qontext.cluster.ranks import _Ranks
+from qontext.frame import artifacts, log
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 
@@ -176,6 +177,49 @@ def test_what_a_rank_refuses_is_the_error_of_the_command(cluster: Any, pretrain:
         pretrain("b", on="ray", ranks=9)
     with pytest.raises(QontextError, match="--ranks needs --on"):
         pretrain("c", ranks=2)
+
+
+class OneAfterTheOther:
+    """Ray, as far as messages of ranks go: references are answers, the first of which is there."""
+
+    exceptions = ray.exceptions
+
+    def wait(self, references: list[Any], **settings: Any) -> tuple[list[Any], list[Any]]:
+        return references[:1], references[1:]
+
+    def get(self, reference: str) -> Any:
+        return ANSWERS[reference]
+
+
+WARNED, SAID = (log.WARNING, "first"), (log.NOTE, "last: 100% done")
+ANSWERS: dict[str, Any] = {"beat": [WARNED], "end": tuple(Ended(lines=[WARNED, SAID])), "late beat": [SAID]}
+
+
+def test_the_last_messages_of_a_rank_are_shown_too_each_once_and_with_its_level(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("qontext.cluster.ranks.ClusterHead", lambda ray, on: None)
+    ranks = _Ranks(OneAfterTheOther(), "ray")
+    ranks.heard, ranks.beats = [0.0, 0.0], {"beat": 0}
+    with caplog.at_level(log.NOTE, "qontext"):
+        ranks._take(1.0)
+        ranks.running, ranks.beats = {"end": 0}, {"late beat": 0}
+        ranks._take(1.0)
+        ranks._take(1.0)
+    assert [(record.levelno, record.getMessage()) for record in caplog.records] == [WARNED, SAID]
+
+
+def test_a_rank_keeps_its_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    rank = Rank(TrainingOrder("pretrain", {}, "out", False, ".", "1", None))
+    handlers, level = log.logger.handlers[:], log.logger.level
+    monkeypatch.setattr(rank, "_train", lambda: (log.warn("first"), log.note("second")))
+    try:
+        ended = Ended(*rank.run({}))
+    finally:
+        log.logger.handlers[:] = handlers
+        log.logger.setLevel(level)
+    assert ended.lines == rank.beat(0) == [(log.WARNING, "first"), (log.NOTE, "second")]
+    assert rank.beat(1) == [(log.NOTE, "second")]
 
 
 def test_the_interface_of_an_address() -> None:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 
 import pytest
 
-from qontext.frame import artifacts, execution
+from qontext.frame import artifacts, execution, locks
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
@@ -276,6 +276,78 @@ def test_an_error_before_any_part_leaves_no_trace(tmp_path: Path, source: Path) 
 # What an artifact says
 
 
+def test_the_output_directory_may_be_a_link(tmp_path: Path, source: Path) -> None:
+    """After an error it is empty, and the error is the one that is told; the link stays."""
+
+    def fail(settings: Settings, work: Workdir) -> None:
+        (work.path / "logs").mkdir()
+        raise QontextError("of the stage")
+
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "disk")
+    with pytest.raises(QontextError, match=r"^of the stage$"):
+        execution.execute(Stage("copy", Settings, fail, ""), Settings(source=str(source)), tmp_path / "out")
+    assert make(source, tmp_path / "out").summary == {"words": 1}
+    assert (tmp_path / "out").is_symlink() and (tmp_path / "disk" / "part.txt").exists()
+
+
+def test_of_a_link_in_a_directory_that_is_replaced_only_the_link_goes(tmp_path: Path, source: Path) -> None:
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere" / "thesis.txt").write_text("mine")
+    (make(source, tmp_path / "out").path / "extra").symlink_to(tmp_path / "elsewhere")
+    again = make(source, tmp_path / "out", overwrite=True, word="b")
+    assert not (again.path / "extra").is_symlink() and (tmp_path / "elsewhere" / "thesis.txt").exists()
+
+
+def test_a_file_that_is_read_is_not_written(tmp_path: Path, source: Path) -> None:
+    stage = Stage("copy", Settings, copy, "", file="part.txt")
+    with pytest.raises(QontextError, match="--out is the input source"):
+        execution.execute(stage, Settings(source=str(source)), source, overwrite=True)
+    assert source.read_text() == "text"
+    execution.execute(stage, Settings(source=str(source)), tmp_path / "other.txt")
+    assert (tmp_path / "other.txt").read_text() == "atext"
+
+
+def test_an_output_directory_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class WithOut(StageConfig):
+        out: str | None = None
+
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert execution.directory("~/runs") == tmp_path / "runs"
+    assert WithOut(out="~/runs").out == str(tmp_path / "runs")
+    assert WithOut(out="./runs/").out == "./runs/" and WithOut().out is None
+
+
+def test_a_rank_that_begins_leaves_alone_what_another_one_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+    with artifacts.open_root(tmp_path).write("recipe.toml") as path:
+        path.write_text("text")
+        monkeypatch.setenv("RANK", "0")
+        artifacts.open_root(tmp_path)
+    assert (tmp_path / "recipe.toml").read_text() == "text"
+
+
+def test_a_directory_that_is_finished_while_another_process_looks(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = make(source, tmp_path / "out")
+    (artifact.path / artifacts.META).rename(tmp_path / artifacts.META)
+    (artifact.path / artifacts.CLAIM).write_text("{}")
+    read = artifacts.read_description
+
+    def finish_first(path: Path) -> dict[str, Any]:
+        if path.name == artifacts.CLAIM:
+            (tmp_path / artifacts.META).rename(artifact.path / artifacts.META)
+            path.unlink()
+        return read(path)
+
+    monkeypatch.setattr(artifacts, "read_description", finish_first)
+    assert artifacts.state(artifact.path, artifact.meta["key"])[0] == "done"
+
+
 def test_differences_in_words() -> None:
     old = {"verb": "split", "format": 1, "config": {"n": 1}, "inputs": {"a": {"path": "x", "digest": "1"}}}
     new = {"verb": "split", "format": 2, "config": {"n": 2}, "inputs": {"a": {"path": "y", "digest": "2"}}}
@@ -339,6 +411,25 @@ def test_a_directory_that_another_process_writes_is_refused(tmp_path: Path, sour
             make(source, out)
         holder.kill()
     assert make(source, out).summary == {"words": 1}
+
+
+@pytest.mark.skipif(not locks.REMOVABLE, reason="Windows locks all files")
+@pytest.mark.parametrize(
+    ("number", "message"),
+    [
+        (errno.ENOSYS, "the file system cannot lock files: function not implemented"),
+        (errno.EACCES, "another process is writing this directory"),  # of a network file system
+    ],
+)
+def test_a_file_system_without_locks_is_not_blamed_on_another_process(
+    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, number: int, message: str
+) -> None:
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuse)
+    with pytest.raises(QontextError, match=message):
+        make(source, tmp_path / "out")
 
 
 def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Path, source: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -134,3 +135,12 @@ def test_an_interrupted_directory_of_an_older_version_is_resumed(tmp_path: Path)
     del claim["computed"]
     Workdir(out).write_json(artifacts.CLAIM, claim)
     assert make(out, here="bf16").meta["computed"]["precision"] == "bf16"
+
+
+@pytest.mark.parametrize("text", ["{}", "5", '{"precision": 3, "devices": ["cpu"]}'])
+def test_a_damaged_format_is_told(tmp_path: Path, text: str) -> None:
+    file = make(tmp_path / "out").path / artifacts.META
+    file.write_text(json.dumps({**json.loads(file.read_text()), "computed": json.loads(text)}))
+    for use in (api.show, lambda path: make(path, precision="fp32")):
+        with pytest.raises(QontextError, match=r"meta\.json: damaged: computed"):
+            use(file.parent)

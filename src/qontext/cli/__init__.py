@@ -200,7 +200,7 @@ def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
             log.show_table(f"{loaded.verb} → {out}", artifact.summary)
     else:
         result = execution.report_of(loaded, config, "--out").run(config)
-    if as_json:
+    if as_json and process.speaks():
         _print_json(result)
 
 

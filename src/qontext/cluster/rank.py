@@ -9,6 +9,7 @@ import logging
 import os
 import socket
 import struct
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -45,12 +46,17 @@ class RankAddress(NamedTuple):
     name: str
 
 
+Line = tuple[int, str]
+"""A message with its level."""
+
+
 class Ended(NamedTuple):
-    """The end of a rank; `is_plain` if with an error that is a sentence of its own."""
+    """The end of a rank, with all its messages; `is_plain` if with an error that is a sentence of its own."""
 
     failure: Failure | None = None
     is_plain: bool = True
     interrupted: bool = False
+    lines: Sequence[Line] = ()
 
 
 class Rank:
@@ -58,7 +64,7 @@ class Rank:
 
     def __init__(self, training: TrainingOrder) -> None:
         self.training = TrainingOrder(*training)
-        self.lines: list[str] = []
+        self.lines: list[Line] = []
         self.address = ""
 
     def place(self) -> RankAddress:
@@ -71,11 +77,9 @@ class Rank:
             self.address, port, str(ray.get_runtime_context().get_node_id()), socket.gethostname()
         )
 
-    def beat(self) -> list[str]:
-        """Messages since the last call; also the heartbeat."""
-        lines = self.lines[:]
-        del self.lines[: len(lines)]
-        return lines
+    def beat(self, known: int) -> list[Line]:
+        """The messages after the `known` first ones; also the heartbeat."""
+        return self.lines[known:]
 
     def stop(self) -> None:
         """Finish the current step, save it, and end."""
@@ -90,11 +94,11 @@ class Rank:
         log.logger.setLevel(log.NOTE if environment.get("RANK", "0") == "0" else log.WARNING)
         try:
             self._train()
-            return tuple(Ended())
+            return tuple(Ended(lines=self.lines))
         except KeyboardInterrupt:
-            return tuple(Ended(interrupted=True))
+            return tuple(Ended(interrupted=True, lines=self.lines))
         except Exception as error:
-            return tuple(Ended(Failure.of(error), isinstance(error, QontextError)))
+            return tuple(Ended(Failure.of(error), isinstance(error, QontextError), lines=self.lines))
 
     def _train(self) -> None:
         from qontext.frame import execution, stages, trust
@@ -110,12 +114,12 @@ class Rank:
 
 
 class _Kept(logging.Handler):
-    def __init__(self, lines: list[str]) -> None:
+    def __init__(self, lines: list[Line]) -> None:
         super().__init__()
         self.lines = lines
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.lines.append(record.getMessage())
+        self.lines.append((record.levelno, record.getMessage()))
 
 
 def interface_of(address: str) -> str | None:

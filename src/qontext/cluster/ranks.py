@@ -10,13 +10,14 @@ import contextlib
 import time
 import uuid
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import qontext
 from qontext.cluster.connect import ClusterHead, connected
 from qontext.cluster.launcher import Processes, watch
-from qontext.cluster.rank import LOCK, Ended, Rank, RankAddress, TrainingOrder, environment_of
+from qontext.cluster.rank import LOCK, Ended, Line, Rank, RankAddress, TrainingOrder, environment_of
 from qontext.cluster.worker import Failure
 from qontext.frame import locks, log, process, trust
 from qontext.frame.errors import QontextError
@@ -98,6 +99,8 @@ class _Ranks(Processes):
         self.running: dict[Any, int] = {}
         self.beats: dict[Any, int] = {}
         self.heard: list[float] = []
+        self.said = Counter[int]()
+        """Rank → the number of its messages that were shown."""
         self.beaten = 0.0
 
     def spawn(self, group: Any, count: int, uses_gpu: bool, training: TrainingOrder) -> None:
@@ -148,7 +151,7 @@ class _Ranks(Processes):
         if time.monotonic() - self.beaten > BEAT:
             self.beaten, waiting = time.monotonic(), set(self.beats.values())
             for rank in {*self.running.values()} - waiting:
-                self.beats[self.actors[rank].beat.remote()] = rank
+                self.beats[self.actors[rank].beat.remote(self.said[rank])] = rank
 
     def _take(self, seconds: float) -> None:
         """Answers of ranks, and their deaths."""
@@ -162,15 +165,21 @@ class _Ranks(Processes):
                 raise self._lost(rank, error) from None
             self.heard[rank] = time.monotonic()
             if not is_end:
-                for line in answer:
-                    log.note(line)
+                if rank in self.running.values():  # otherwise its end has brought these messages
+                    self._show(rank, answer)
                 continue
             ended = Ended(*answer)
+            self._show(rank, ended.lines[self.said[rank] :])
             if ended.interrupted:
                 self.stop()
                 raise KeyboardInterrupt
             if ended.failure is not None:
                 raise self._cause(rank, ended)
+
+    def _show(self, rank: int, lines: Sequence[Line]) -> None:
+        for level, line in lines:
+            log.logger.log(level, line)
+        self.said[rank] += len(lines)
 
     def _cause(self, rank: int, ended: Ended) -> QontextError:
         """The error of a rank; or the loss of another one, after which its connection broke."""

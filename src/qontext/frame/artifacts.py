@@ -13,6 +13,7 @@ digest, so they notice a change upstream, but not a re-run that produced the sam
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import sys
 import time
@@ -24,7 +25,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict
 
 import qontext
-from qontext.frame import locks, log, machine, process
+from qontext.frame import log, machine, process
 from qontext.frame.damage import CLAIM as CLAIM
 from qontext.frame.damage import META as META
 from qontext.frame.damage import damaged, misfit, read_json
@@ -33,6 +34,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.hashes import json_digest, known_hashes, read_hashes
 from qontext.frame.workdir import TEMPORARY as TEMPORARY
 from qontext.frame.workdir import Workdir as Workdir
+from qontext.frame.workdir import discard
 
 LOGS = "logs/"
 """Parts in this folder are logs (times, speeds, curves). They are not part of the digest."""
@@ -71,12 +73,18 @@ class MadeEntry(TypedDict):
     machine: NotRequired[MachineEntry]
 
 
+class ComputedEntry(TypedDict):
+    precision: str
+    devices: list[str]
+
+
 class ClaimShape(TypedDict):
     verb: str
     key: str
     config: dict[str, Any]
     inputs: dict[str, InputEntry]
     launch: NotRequired[str | None]
+    computed: NotRequired[ComputedEntry]
 
 
 class MetaShape(ClaimShape):
@@ -229,15 +237,23 @@ def state(path: Path, key: str) -> tuple[str, Artifact | None]:
     """The state of `path` for a stage with this key: 'absent', 'done', 'interrupted', 'stale' or 'foreign'."""
     if not path.exists() or (path.is_dir() and not any(path.iterdir())):
         return "absent", None
-    if (path / META).is_file():
-        artifact = Artifact(path, read_description(path / META))
-        return ("done" if artifact.meta["key"] == key else "stale"), artifact
-    if (path / CLAIM).is_file():
-        claim = Artifact(path, read_description(path / CLAIM))
-        return ("interrupted" if claim.meta["key"] == key else "stale"), claim
+    # The process that finishes it removes the claim, once the description is there.
+    for name, if_same in ((META, "done"), (CLAIM, "interrupted"), (META, "done")):
+        if (description := _described(path / name)) is not None:
+            return (if_same if description["key"] == key else "stale"), Artifact(path, description)
     if path.is_dir() and all(p.name.startswith((".lock", TEMPORARY)) for p in path.iterdir()):
         return "absent", None
     return "foreign", None
+
+
+def _described(file: Path) -> dict[str, Any] | None:
+    """The description in the file; None if there is no such file, or it was removed just now."""
+    try:
+        return read_description(file) if file.is_file() else None
+    except QontextError:
+        if file.is_file():
+            raise
+        return None
 
 
 def differences(old_meta: dict[str, Any], claim: dict[str, Any]) -> str:
@@ -280,15 +296,14 @@ def key_of(claim: dict[str, Any]) -> str:
 def open_root(path: Path) -> Workdir:
     """Open the directory of a pipeline, which holds the output directories of several stages.
 
-    It is created if absent. Only rank 0 writes into it; it also removes the temporary files of a killed
+    It is created if absent. Every rank writes under temporary names of its own, and removes those of a killed
     pipeline.
     """
     make_directory(path)
-    work = Workdir(path, rank=process.rank(), world=process.world())
+    work = Workdir(path, str(process.rank()), process.rank(), process.world())
     try:
         is_single = any((path / name).is_file() for name in (META, CLAIM))
-        if not work.rank:
-            work.sweep(deep=False)
+        work.sweep(deep=False)
     except OSError as error:
         raise_disk_error(error, path, anyway=True)
     if is_single:
@@ -312,7 +327,11 @@ def begin(path: Path, claim: dict[str, Any], writer: str = "0", *, rank: int = 0
 def abandon(work: Workdir) -> None:
     """Clean up after an error before the first part, so that a corrected command starts from scratch."""
     if not work.names():
-        shutil.rmtree(work.path, ignore_errors=not locks.REMOVABLE)
+        if work.has(CLAIM):
+            with contextlib.suppress(OSError):  # the error that is reported is another one
+                clear(work.path)
+        # A link or a mount point stays, and on Windows what is locked.
+        shutil.rmtree(work.path, ignore_errors=True)
 
 
 def claimed_by(path: Path) -> str | None:
@@ -358,7 +377,7 @@ def clear(path: Path) -> None:
     for child in sorted(path.iterdir(), key=lambda p: p.name in (META, CLAIM)):
         if child.name.startswith(".lock"):
             continue
-        shutil.rmtree(child) if child.is_dir() else child.unlink()
+        discard(child)
 
 
 def read_description(path: Path) -> dict[str, Any]:

@@ -169,7 +169,8 @@ class StageConfig(BaseModel):
                 raise ValueError(problem)
             if isinstance(item, int | float) and not is_bounded and abs(item) > LARGEST:
                 raise ValueError(f"input should be between -{LARGEST:,} and {LARGEST:,}")
-        return value
+        is_of_a_home = field == "out" and isinstance(value, str) and value.startswith("~")
+        return str(Path(value).expanduser()) if is_of_a_home else value
 
     def identity(self) -> dict[str, Any]:
         """The settings that determine the result: all except input paths, machine settings and a pipeline's

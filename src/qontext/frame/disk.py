@@ -84,6 +84,7 @@ _REFUSALS = {
     for name in (
         "EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "EIO", "EFBIG", "ELOOP", "ENAMETOOLONG",
         "ENOENT", "ENOTDIR", "EISDIR", "ENOTEMPTY", "EMFILE", "ENFILE", "ETXTBSY", "EBUSY", "ENODEV", "ENXIO",
+        "ESTALE",
     )
 }  # fmt: skip
 

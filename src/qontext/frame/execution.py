@@ -49,6 +49,8 @@ def command(name: str) -> Callable[..., Any]:
     def call(*values: Any, **settings: Any) -> Any:
         if len(values) > len(arguments):
             raise QontextError(f"{verb} takes {len(arguments)} positional arguments, got {len(values)}")
+        if twice := next((name for name in arguments[: len(values)] if name in settings), None):
+            raise QontextError(f"{verb} got {twice} twice, by its position and by its name")
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
         trust.give(settings)
         with process.in_call(), trust.trusting(bool(settings.pop("trust", False))):
@@ -84,7 +86,7 @@ def directory(text: str) -> Path:
     """The directory that `--out` names."""
     if problem := problem_of_name(text, is_path=True):
         raise QontextError(f"--out {problem}", remedy="Name an output directory.")
-    return Path(text)
+    return Path(text).expanduser()
 
 
 def claim_of(
@@ -314,6 +316,8 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
             place=out,
             remedy=f"Give --out {out.with_suffix('')}.",
         )
+    if out.exists():
+        refuse_inputs_below(out, claim_of(stage, settings))
     hidden = out.with_name(f".{out.name}.making")
     artifact = execute(stage, settings, hidden, overwrite=True)
     disk.replace(hidden / part, out)

@@ -57,14 +57,9 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
             raise_disk_error(error, folder, anyway=True)
         try:
             _take(handle.fileno(), wait=wait)
-        except OSError:
-            holder = _holder(handle)
-            handle.close()
-            raise QontextError(
-                f"another process is writing this directory{holder}",
-                place=folder,
-                remedy="Wait for it, or choose another --out.",
-            ) from None
+        except OSError as error:
+            with handle:
+                raise _refusal(error, handle, folder) from None
         except BaseException:
             handle.close()
             raise
@@ -72,6 +67,22 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
             if os.path.samestat(os.fstat(handle.fileno()), file.stat()):
                 return handle
         handle.close()
+
+
+def _refusal(error: OSError, handle: IO[str], folder: Path) -> QontextError:
+    """The error for a folder that another process has locked, or whose file system has no locks."""
+    # Where the server of a network file system compares locks, its refusal may be that of permissions.
+    if REMOVABLE and not isinstance(error, BlockingIOError | PermissionError):
+        return QontextError(
+            f"the file system cannot lock files: {(error.strerror or str(error)).lower()}",
+            place=folder,
+            remedy="Choose an --out on another one, or mount it with locks (Lustre: the option flock).",
+        )
+    return QontextError(
+        f"another process is writing this directory{_holder(handle)}",
+        place=folder,
+        remedy="Wait for it, or choose another --out.",
+    )
 
 
 def _take(handle: int, *, wait: bool) -> None:

@@ -53,8 +53,16 @@ def free_memory() -> int:
     ]
     limit, used = (next(_lines(f"/sys/fs/cgroup/memory.{name}"), "") for name in ("max", "current"))
     if limit.strip().isdigit() and used.strip().isdigit():
-        free.append(max(0, int(limit) - int(used)))
+        free.append(max(0, int(limit) - int(used) + _cached()))
     return min(free, default=0)
+
+
+def _cached() -> int:
+    """Bytes of files that the system keeps in this container's memory, and gives up when it is needed."""
+    files = ("active_file ", "inactive_file ")
+    return sum(
+        int(line.split()[1]) for line in _lines("/sys/fs/cgroup/memory.stat") if line.startswith(files)
+    )
 
 
 def require_memory(needed: int, what: str, place: Path | str, remedy: str, free: int = 0) -> None:

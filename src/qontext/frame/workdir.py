@@ -120,7 +120,7 @@ class Workdir:
             aside = self.path / f"{TEMPORARY}{self.writer}.{os.getpid()}-removed-{final.name}"
             replace(final, aside)
             final = aside
-        _discard(final)
+        discard(final)
 
     def names(self) -> list[str]:
         """The existing parts, in sorted order."""
@@ -137,7 +137,7 @@ class Workdir:
         """
         for path in list(self._below(deep)):
             if path.name.startswith(f"{TEMPORARY}{self.writer}."):
-                _discard(path)
+                discard(path)
 
     def _below(self, deep: bool = True) -> Iterator[Path]:
         """All files and folders. Unlike `Path.rglob`, it passes over those that another writer removes meanwhile."""
@@ -163,7 +163,7 @@ def _open_like(folder: Path, *files: Path) -> None:
             path.chmod(mode)
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
     """Remove a file or a folder, if it exists."""
     shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
 
