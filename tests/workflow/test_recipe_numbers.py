@@ -25,9 +25,9 @@ from qontext.workflow.tables import (
 )
 
 
-def inputs_of(name: str) -> tuple[str, ...]:
+def inputs_of(name: str, arm: str | None = None) -> tuple[str, ...]:
     """Values for the inputs that a recipe needs."""
-    tables = read_tables(find_recipe(name))
+    tables = read_tables(find_recipe(name), arm=arm)
     return tuple(f"inputs.{input_name}=given" for input_name in missing_inputs(tables))
 
 
@@ -87,7 +87,7 @@ def test_pretraining(
 def test_a_batch_of_cot_mae_in_its_two_readings() -> None:
     """Pairs, both encoded; or encoded passages, as many as with queries."""
     recipes = {
-        arm: recipe.read_recipe("qac-table-1", inputs_of("cocondenser-msmarco"), arm=arm)
+        arm: recipe.read_recipe("qac-table-1", inputs_of("qac-table-1", arm), arm=arm)
         for arm in ("CoT-MAE", "CoT-MAE, forward", "CoT-MAE, queries")
     }
     texts = {
