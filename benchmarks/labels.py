@@ -79,12 +79,12 @@ def main() -> None:
     for source in options.sets:
         for labels in options.labels:
             name = f"{Path(source).name}-{labels}"
-            row = measured(Path(source), labels, Path(options.work) / name, options)
+            own = measured(Path(source), labels, Path(options.work) / name, options)
+            row = {"machine": machine.describe(), **own}
             print(json.dumps({name: row}), flush=True)
             earlier = json.loads(OUT.read_text("utf-8"))["sets"] if OUT.exists() else {}
             result = {
                 "settings": {name: getattr(options, name) for name in ("steps", "seed")},
-                "machine": machine.describe(),
                 "sentence_transformers": __version__,
                 "sets": {**earlier, name: row},
             }
