@@ -177,6 +177,29 @@ def test_the_search_finds_the_page(question: str, address: str, browser: Any) ->
     person.context.close()
 
 
+ASK = """async ([index, questions]) => {
+  const worker = new Worker(JSON.parse(document.querySelector("#__config").textContent).search);
+  const send = message => new Promise(done => { worker.onmessage = done; worker.postMessage(message); });
+  await send({type: 0, data: {...index, options: {suggest: true}}});
+  for (const question of questions) await send({type: 2, data: question});
+}"""
+"""Asks the search, as the page does, one question after the other."""
+
+
+def test_the_search_reads_every_word(site: Path, address: str, browser: Any) -> None:
+    """Where its index is damaged, it says so on the console, and that there are no pages."""
+    index = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))
+    text = " ".join(f"{part['title']} {part['text']}" for part in index["docs"])
+    words = sorted({word.lower() for word in re.findall(r"[A-Za-z]\w+", re.sub(r"<[^>]*>", " ", text))})
+    assert len(words) > 2000
+    person = Person(browser, address)
+    said: list[str] = []
+    person.page.on("console", lambda message: said.append(message.text))
+    person.go("").evaluate(ASK, [index, words])
+    assert [line for line in said if "Invalid query" in line] == []
+    person.context.close()
+
+
 @pytest.mark.parametrize("size", ["desk", "phone"])
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_page_in_a_browser(size: str, scheme: str, address: str, browser: Any) -> None:
