@@ -83,3 +83,13 @@ def test_unusable_questions_end_before_any_work(
         adapt(reports, tmp_path / "made", small_encoder, questions=file)
     assert str(refused.value).startswith(str(file)) and "\n" not in str(refused.value)
     assert not (tmp_path / "made").exists()
+
+
+def test_too_few_questions_are_refused_after_a_dry_run_without_them_too(
+    reports: Path, small_encoder: Path, tmp_path: Path
+) -> None:
+    out, few = tmp_path / "made", tmp_path / "few.txt"
+    few.write_text("how high is the lamp?\nwho repaired the bell?\n")
+    adapt(reports, out, small_encoder, dry_run=True)
+    with pytest.raises(QontextError, match=r"few.txt: has too few questions: 2\."):
+        adapt(reports, out, small_encoder, questions=few, dry_run=True)

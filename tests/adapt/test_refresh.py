@@ -397,6 +397,26 @@ def test_a_killed_refresh_of_one_source_goes_on(
     assert documents(adapted.out, "oven hot", where=["source=tickets"]) == ["tickets/7"]
 
 
+@pytest.mark.parametrize("again", [{"remove": ["tickets"]}, {}, {"only": ["handbook"]}])
+def test_a_killed_removal_of_a_source_goes_on(
+    handbook: Path, tickets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, again: dict[str, Any]
+) -> None:
+    """What was removed from the list must not stay in the index."""
+    out = tmp_path / "made"
+    api.refresh(out, source=[f"handbook={handbook}", f"tickets={tickets}"], words=True)
+
+    def killed(_: follow.Follower) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(follow.Follower, "_index", killed)
+        api.refresh(out, remove=["tickets"], words=True)
+    assert follow.has_changed(out)
+    assert api.refresh(out, words=True, **again)["documents"]["removed"] == 1
+    assert documents(out, "oven hot") == []
+    assert not follow.has_changed(out) and api.refresh(out, words=True)["changed"] is False
+
+
 def test_a_list_of_sources_that_was_not_indexed_is_not_followed(adapted: Any, tickets: Path) -> None:
     """An `adapt --source` that was interrupted leaves its list."""
     entry = {"path": str(tickets)}

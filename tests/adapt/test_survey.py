@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
@@ -144,6 +146,15 @@ def test_a_part_of_the_source_has_a_part_of_the_unusable_documents(
     number = "at least 1 document is" if read == 2 else "2 documents are"
     count = 1 if read == 2 else 2
     assert survey(str(tmp_path)).left_out == f"{number} left out: {count} × wrong encoding."
+
+
+def test_rows_of_a_large_table_are_not_overestimated(tmp_path: Path) -> None:
+    """Only 5,000 rows are read, which are no whole number of what is decoded together."""
+    file = tmp_path / "docs.parquet"
+    rows = {"_id": [str(n) for n in range(12_000)], "text": ["The mill grinds flour."] * 12_000}
+    pq.write_table(pa.table(rows), file)
+    found = survey(str(file))
+    assert not found.exact and found.documents == pytest.approx(12_000, rel=0.01)
 
 
 def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

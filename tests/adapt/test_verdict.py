@@ -13,7 +13,7 @@ import pytest
 
 from qontext.adapt.expectation import PRIORS, evidence, expected
 from qontext.adapt.show import gained
-from qontext.adapt.verdict import MEASURE, Measured, choose, encoder_for, explain
+from qontext.adapt.verdict import MEASURE, Measured, choose, compared_with, encoder_for, explain
 
 MEANS = {"bm25": 0.60, "start": 0.50, "hybrid-start": 0.62, "adapted": 0.58, "hybrid": 0.66}
 DEMO = {"bm25": 0.655, "start": 0.692, "hybrid-start": 0.716, "adapted": 0.704, "hybrid": 0.728}
@@ -170,3 +170,11 @@ def test_equally_good_systems_are_said_to_be() -> None:
     assert reason in explain("hybrid-start", measured(means, 1.0), means)
     better = {**means, "bm25": 0.5}
     assert any("; 1 other has the same." in s for s in explain("start", measured(better), better))
+
+
+def test_a_search_with_the_same_score_is_neither_better_nor_worse() -> None:
+    pairs = [{"a": "bm25", "b": name, "p": 1.0} for name in ("mine", "other")]
+    found = Measured({"bm25": 0.5}, pairs, 300, True)
+    same, other = compared_with("bm25", {"mine": 0.5, "other": 0.4}, found)
+    assert same == "mine has 0.500, the same."
+    assert other.startswith("other has 0.400, 0.100 less") and "not clearly better than other" in other

@@ -237,6 +237,7 @@ def test_notebooks(tmp_path: Path) -> None:
         {"cell_type": "markdown", "source": "## Data"},
         {"cell_type": "code", "source": "# a comment\nload()", "outputs": [{"text": "secret"}]},
         {"cell_type": "raw", "source": "raw"},
+        {"cell_type": "markdown", "source": None},
         {"cell_type": "markdown", "source": "It is *large*."},
     ]
     document = read(write(tmp_path / "s.ipynb", json.dumps({"cells": cells, "nbformat": 4})))
@@ -275,6 +276,8 @@ def test_an_archive_of_mail_holds_many_documents(tmp_path: Path) -> None:
     for number in range(3):
         box.add(message(f"Number {number}", f"From here on, text {number}."))
     box.close()
+    path = tmp_path / "list.mbox"
+    path.write_bytes(b"\n" + path.read_bytes())
     items = list(open_source(str(tmp_path), fields=FieldNames()).documents())
     assert [(d.id, d.title, d.content, d.file) for d in items if isinstance(d, Document)] == [
         (f"list.mbox#{n}", f"Number {n}", f"From here on, text {n}.", "list.mbox") for n in range(3)

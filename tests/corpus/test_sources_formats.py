@@ -171,6 +171,15 @@ def test_msmarco_passages_with_titles(tmp_path: Path) -> None:
     assert (document.id, document.title, document.passages) == ("0", "A title", (("0", "The text."),))
 
 
+@pytest.mark.parametrize("first", ["Chapter 1\tThe mill", "\tThe mill"])
+def test_a_text_may_have_a_tab_in_its_first_line(tmp_path: Path, first: str) -> None:
+    text = f"{first}\n\nIt stands by the river.\nIt grinds flour.\n"
+    (document,) = read(write(tmp_path / "a.txt", text.encode()))
+    assert [block.text.strip() for block in document.blocks][-1].endswith("It grinds flour.")
+    (row,) = read(write(tmp_path / "b.txt", b"7\tIt grinds flour.\n"))
+    assert row.id == "7"
+
+
 def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Path) -> None:
     content = (
         b"id\ttext\ttitle\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -18,8 +19,11 @@ from typer.testing import CliRunner
 from qontext import api
 from qontext.cli import app
 from qontext.frame import disk
+from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
+from qontext.retrieve.ask.prepared import is_documents
+from qontext.retrieve.index.load import open_searchable
 
 
 def names(root: Path) -> list[str]:
@@ -124,6 +128,39 @@ def test_a_folder_of_texts_counts_what_is_no_text(odd: Callable[[str], Path]) ->
     odd("docs/c.txt")
     with pytest.raises(QontextError, match=r"c\.txt: is a pipe, a socket or a device"):
         api.split("docs", workers=1, out="refused")
+
+
+def test_documents_may_have_a_description_of_their_own(tmp_path: Path) -> None:
+    """As those of generators of sites; their owner is not told to remove them."""
+    docs = tmp_path / "docs"
+    for folder, text in ((docs, "The mill grinds flour."), (docs / "guide", "The boat crosses the river.")):
+        folder.mkdir()
+        (folder / "meta.json").write_text('{"title": "Docs", "pages": ["index"]}')
+        (folder / "index.txt").write_text(text)
+    assert api.split(docs, workers=1, out=tmp_path / "made").summary["documents"] == 2
+    assert is_documents(str(docs))
+    (row,) = api.show(tmp_path, verify=True)["directories"]
+    assert row["directory"] == "made"
+    with pytest.raises(QontextError, match=r"its meta\.json is another program's"):
+        open_artifact(docs)
+    with pytest.raises(QontextError, match="not searchable"):
+        open_searchable(docs)
+    with pytest.raises(QontextError) as refused_output:
+        api.split(tmp_path / "made", workers=1, out=docs)
+    assert "damaged" not in str(refused_output.value)
+
+
+def test_a_description_is_only_parsed_again_if_it_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every question asks whether the passages are an artifact."""
+    (tmp_path / "meta.json").write_text('{"title": "Docs", "pages": []}')
+    assert not is_artifact(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(json, "loads", lambda text: pytest.fail("parsed again"))
+        assert not is_artifact(tmp_path)
+    (tmp_path / "meta.json").write_text('{"verb": "split"}')
+    assert is_artifact(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,10 @@ def test_it_agrees_with_torch_on_a_real_encoder(minilm: Path) -> None:
     assert np.abs(light(minilm).encode(TEXTS, "query") - theirs).max() < 2e-6
 
 
+def test_no_texts_have_no_vectors(minilm: Path) -> None:
+    assert light(minilm).encode([], "query").shape == (0, 384)
+
+
 @pytest.mark.parametrize("pooling", ["cls", "mean"])
 def test_it_agrees_with_torch_on_drawn_weights(tmp_path: Path, minilm: Path, pooling: str) -> None:
     save_bert(

@@ -138,6 +138,12 @@ def test_every_usual_layout_is_read(output: str) -> None:
     assert matcher().match("which lamp?", parse(output), 10)[0] == ["a1", "b1"]
 
 
+@pytest.mark.parametrize("id", ["2104.08663", "12e3", "7", "true"])
+def test_a_lone_id_may_look_like_a_number(id: str) -> None:
+    (result,) = parse(f"{id}\n")
+    assert result.names == (id,)
+
+
 def test_a_command_is_asked_and_its_run_is_as_any_other(data: Path, script: Callable[..., str]) -> None:
     command = script(
         "q, k = sys.argv[1:]\nassert q == os.environ['QONTEXT_QUESTION'] == sys.stdin.readline().strip()\n"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.tiny import WORDS, save_sentence_bert, write_collection
+from tests.tiny import WORDS, save_bert, save_sentence_bert, write_collection
 
 from qontext import api
 from qontext.models.retriever import Retriever
@@ -65,6 +65,25 @@ def test_search_and_serve_read_queries_as_the_vectors_say(encoder: Path, data: P
         np.testing.assert_allclose(served.encoder.encode(TEXTS[:1], "passage"), passages[:1], atol=1e-6)
     other = api.search(vectors, data=data, k=6, query_prompt="", out=tmp_path / "other", **FORM)
     assert _scores(other.path) != pytest.approx(expected, abs=1e-3), "another prompt was asked for"
+
+
+def test_queries_have_the_pooling_of_the_vectors(minilm: Path, data: Path, tmp_path: Path) -> None:
+    """That of a folder without modules is [CLS], unless `encode --pooling` says otherwise."""
+    bare = save_bert(tmp_path / "bare", minilm, max_position_embeddings=64, initializer_range=0.3)
+    mean = Retriever(bare, **FORM, pooling="mean")
+    passages, queries = mean.encode_passages(TEXTS), mean.encode_queries([QUERY])
+    expected = {f"p{number}": float(score) for number, score in enumerate((queries @ passages.T)[0])}
+
+    vectors = api.encode(data, encoder=bare, out=tmp_path / "vectors", pooling="mean", **FORM)
+    index = api.index(vectors, backend="int8", out=tmp_path / "index")
+    for number, searched in enumerate((vectors, index)):
+        run = api.search(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
+        assert _scores(run.path) == pytest.approx(expected, abs=1e-4)
+        untied = api.search(searched, data=data, k=6, untied=True, out=tmp_path / f"untied-{number}", **FORM)
+        assert _scores(untied.path) == pytest.approx(expected, abs=1e-4), "no other encoder was named"
+        (served,) = Opener(**FORM).open("mine", str(searched.path))
+        assert served.encoder is not None
+        np.testing.assert_allclose(served.encoder.encode([QUERY], "query"), queries, atol=1e-6)
 
 
 def test_tokens_are_compared_with_the_prompted_query(encoder: Path, data: Path, tmp_path: Path) -> None:

@@ -11,6 +11,9 @@ from qontext import Adapted, Passage, QontextError, Searcher, api
 from qontext.data.runs import read_run
 from qontext.frame import locks
 from qontext.frame.artifacts import open_artifact
+from qontext.models.encoder import load_encoder
+from qontext.models.representations.base import Lengths
+from qontext.models.representations.sparse import Sparse
 from qontext.retrieve.system import System
 from qontext.serve.systems import Opener
 
@@ -114,6 +117,19 @@ def test_what_is_not_saved(tmp_path: Path) -> None:
         Searcher(tmp_path / "saved").save(tmp_path / "again")
     with pytest.raises(QontextError, match="has no verdict"):
         _ = Adapted(tmp_path / "saved").verdict
+
+
+def test_a_searcher_whose_directory_nobody_could_open_is_not_saved(
+    tiny_encoder: Path, tmp_path: Path
+) -> None:
+    encoder, folder = load_encoder(tiny_encoder), tmp_path / "sparse"
+    folder.mkdir()
+    Sparse().save(encoder, folder, Lengths(32, 64), max_length=64)
+    search = Searcher.build(PASSAGES, folder, device="cpu")
+    assert len(search(QUESTION)) == 3
+    with pytest.raises(QontextError, match="the representation 'sparse' are not saved"):
+        search.save(tmp_path / "saved")
+    assert not (tmp_path / "saved").exists()
 
 
 def test_a_saved_searcher_is_no_directory_of_adapt(

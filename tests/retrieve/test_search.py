@@ -56,6 +56,15 @@ def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> No
             api.search(**searched, **settings, data=beir, out=tmp_path / "c")
 
 
+def test_documents_of_other_passages_are_told(beir: Path, tmp_path: Path) -> None:
+    index = api.index(beir, backend="bm25", out=tmp_path / "index")
+    (tmp_path / "other.tsv").write_text("x\tA text.\n")
+    with pytest.raises(
+        QontextError, match=r"a result is the passage 'p[0-9]+', which is not in the passages"
+    ):
+        api.search(index, data=beir, passages=tmp_path / "other.tsv", group="document", out=tmp_path / "run")
+
+
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     from qontext.data.collection import read_passages
 

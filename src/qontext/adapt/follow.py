@@ -53,8 +53,9 @@ def has_changed(root: Path) -> bool:
     recorded = _recorded(root)
     if not recorded:
         return (root / FILE).is_file() or read_planned(root) is not None
-    return any(
-        stamp_of(path) != recorded["stamps"].get(name) for name, path in _places(root, recorded["documents"])
+    there = dict(_places(root, recorded["documents"]))
+    return not there.keys() >= recorded["stamps"].keys() or any(
+        stamp_of(path) != recorded["stamps"].get(name) for name, path in there.items()
     )
 
 
@@ -122,11 +123,13 @@ class Follower:
     def _run(self) -> dict[str, Any]:
         self.documents, is_edited = self._documents()
         trust.say_elsewhere(_files(self.root, self.documents), self.root)
-        stamps = self._stamps()
+        there = dict(_places(self.root, self.documents))
+        stamps = self._stamps(there)
         recorded = _recorded(self.root)
         wants_vectors = self._wants_vectors()
         known = recorded.get("stamps", {})
-        is_same = all(stamps.values()) and {**known, **stamps} == known
+        # A source that is no longer there may have been removed by a refresh that was killed.
+        is_same = all(stamps.values()) and {**known, **stamps} == known and known.keys() <= there.keys()
         is_known = recorded.get("documents") == self.documents and not is_edited
         if is_same and is_known and not wants_vectors:
             return {"out": str(self.root), "changed": False}
@@ -135,7 +138,8 @@ class Follower:
         if wants_vectors and self.about is not None:
             log.note("Vectors of all passages are computed; with --words, none are.")
         result = self._index() if wants_vectors or not is_same else {"changed": False}
-        stamps = {**known, **stamps} if self.edits.only else stamps
+        if self.edits.only:
+            stamps = {**{name: stamp for name, stamp in known.items() if name in there}, **stamps}
         what = {"documents": self.documents, "digest": digest, "stamps": stamps}
         self.work.write_json(STAMPS, {**what, "index": index_of(self.root).name})
         return {"out": str(self.root), **result}
@@ -158,6 +162,9 @@ class Follower:
                 remedy="Begin another directory with --source.",
             )
         before = {name: dict(entry) for name, entry in listing.items()}
+        # What a killed refresh removed is no longer in the list, but in the index.
+        begun = _recorded(self.root).get("stamps", {}).keys() - listing.keys()
+        edits = edits._replace(remove=tuple(name for name in edits.remove if name not in begun))
         if not listing and self.before is not None:
             name, path = parse(self._planned_documents(), {})
             listing[name] = listed(path, self.root)
@@ -175,9 +182,8 @@ class Follower:
         there = [str(place) for place in places(entry, self.root) if place.exists()]
         return there[0] if there else str(entry["path"])
 
-    def _stamps(self) -> dict[str, str]:
+    def _stamps(self, there: Mapping[str, str]) -> dict[str, str]:
         """The stamps of the sources that are looked at."""
-        there = dict(_places(self.root, self.documents))
         for name in self.edits.only:
             _require(name, there)
         return {name: stamp_of(there[name]) for name in self.edits.only or there}

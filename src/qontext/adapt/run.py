@@ -74,7 +74,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
             remedy = "Remove --passages."
             raise QontextError("is no documentation of packages", place=config.documents, remedy=remedy)
         config, absent = with_recorded_settings(config, root, before)
-        if before is None and config.questions is not None:
+        if config.questions is not None and "questions" not in absent:
             _check_questions(config.questions)
         config = _with_documents(config, aside or root)
         is_pending = before is not None and before.is_pending

@@ -221,6 +221,9 @@ def compared_with(system: str, outside: Mapping[str, float], measured: Measured)
     """The comparison of the recommended system with each of those that are used today."""
     for name, mean in outside.items():
         change = measured.means[system] - mean
+        if change == 0:
+            yield f"{name} has {mean:.3f}, the same."
+            continue
         p = measured.p(name, system)
         word = "better" if change > 0 else "worse"
         what = (

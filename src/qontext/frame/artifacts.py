@@ -28,7 +28,7 @@ import qontext
 from qontext.frame import log, machine, process
 from qontext.frame.damage import CLAIM as CLAIM
 from qontext.frame.damage import META as META
-from qontext.frame.damage import damaged, misfit, read_json
+from qontext.frame.damage import damaged, is_of_others, misfit, read_json
 from qontext.frame.disk import file_hash, make_directory, raise_disk_error
 from qontext.frame.errors import QontextError
 from qontext.frame.hashes import json_digest, known_hashes, read_hashes
@@ -211,7 +211,7 @@ def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:
     meta_path = directory / META
     if not directory.is_dir():
         raise QontextError("no such directory", place=directory)
-    if not meta_path.is_file():
+    if not is_artifact(directory):
         if (directory / CLAIM).is_file():
             maker = read_description(directory / CLAIM)["verb"]
             raise QontextError(
@@ -219,7 +219,8 @@ def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:
                 place=directory,
                 remedy="Run the interrupted command again: it resumes.",
             )
-        raise QontextError(f"not a Qontext directory: it has no {META}", place=directory)
+        found = f"its {META} is another program's" if meta_path.is_file() else f"it has no {META}"
+        raise QontextError(f"not a Qontext directory: {found}", place=directory)
     artifact = Artifact(directory, read_description(meta_path))
     if verb is not None and artifact.verb != verb:
         raise QontextError(
@@ -230,7 +231,7 @@ def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:
 
 
 def is_artifact(path: Path | str) -> bool:
-    return (Path(path) / META).is_file()
+    return (Path(path) / META).is_file() and not is_of_others(Path(path) / META)
 
 
 def state(path: Path, key: str) -> tuple[str, Artifact | None]:
@@ -249,7 +250,7 @@ def state(path: Path, key: str) -> tuple[str, Artifact | None]:
 def _described(file: Path) -> dict[str, Any] | None:
     """The description in the file; None if there is no such file, or it was removed just now."""
     try:
-        return read_description(file) if file.is_file() else None
+        return read_description(file) if file.is_file() and not is_of_others(file) else None
     except QontextError:
         if file.is_file():
             raise

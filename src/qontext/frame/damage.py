@@ -6,11 +6,11 @@ import contextlib
 import errno
 import json
 from collections.abc import Iterator
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from qontext.frame.disk import require_regular
+from qontext.frame.disk import file_stamp, require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 
 if TYPE_CHECKING:
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 
 META, CLAIM = "meta.json", "claim.json"
 """The description of a finished directory, and of one that is being written."""
+
+
+def is_of_others(description: Path) -> bool:
+    """True if a file with the name of a description is plainly another program's: an object without anything by which a
+    description is known. Documents often have such files."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return _is_of_others(require_regular(description), file_stamp(description))
+    return False
+
+
+@lru_cache(1024)
+def _is_of_others(description: Path, stamp: str) -> bool:
+    """The same, kept until the file changes: a search asks it at every question."""
+    value = json.loads(description.read_text(encoding="utf-8"))
+    return isinstance(value, dict) and bool(value) and not value.keys() & {"verb", "key", "digest"}
 
 
 def damaged(path: Path, what: str) -> QontextError:

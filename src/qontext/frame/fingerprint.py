@@ -57,7 +57,7 @@ def _tree(
         """Return True for plain folders: neither an artifact, which is hashed as a whole, nor a temporary folder."""
         if entry.name.startswith(TEMPORARY) or not is_read(entry):
             return False
-        is_made = any((Path(entry.path) / name).is_file() for name in (META, CLAIM))
+        is_made = is_artifact(entry.path) or (Path(entry.path) / CLAIM).is_file()
         if is_made:
             artifacts.append(Path(entry.path))
         return not is_made

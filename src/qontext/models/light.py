@@ -65,7 +65,8 @@ class LightRetriever:
 
     def encode(self, texts: Sequence[str], kind: TextKind) -> Floats:
         """[N, H] vectors of the texts, in their order."""
-        return np.stack([self._encode(text, kind) for text in texts])
+        vectors = [self._encode(text, kind) for text in texts]
+        return np.stack(vectors) if vectors else np.zeros((0, self.dimension), np.float32)
 
     def encode_tokens_of_queries(self, queries: Sequence[str]) -> list[Floats]:
         """[T, H] for each query: the vectors of its tokens, without the special ones, each of length 1."""

@@ -38,7 +38,9 @@ class Result(NamedTuple):
 def parse(text: str) -> list[Result]:
     """The results in the output of a program: JSON, lines of JSON, texts with empty lines between them, or lines."""
     with contextlib.suppress(ValueError, RecursionError):
-        return list(results_of(json.loads(text)))
+        value = json.loads(text)
+        if isinstance(value, str | list | dict | None):  # a lone number is an id, as it is written
+            return list(results_of(value))
     lines = [line for line in text.splitlines() if line.strip()]
     with contextlib.suppress(ValueError, RecursionError):
         if lines and all(line.lstrip().startswith("{") for line in lines):

@@ -264,7 +264,7 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.encoded.vectors import prompts_of
+    from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
     from qontext.retrieve.index.load import encoder_of, fit
 
     device, untied = own_device(config.device), config.untied
@@ -277,10 +277,13 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     )
     precision = settle_precision(work, config.precision, resolve_device(device))
     settings: dict[str, Any] = {"device": device, "precision": precision, "max_length": config.max_length}
-    prompts = prompts_of(artifacts.open_artifact(config.index or ""))
+    artifact = artifacts.open_artifact(config.index or "")
+    prompts = prompts_of(artifact)
     if config.query_prompt is not None:
         prompts["query"] = config.query_prompt
-    retriever = Retriever(name, **settings, packed=True, prompts=prompts)
+    # The other half of a pair has its own.
+    pooling = None if untied and config.encoder is not None else pooling_of(artifact)
+    retriever = Retriever(name, **settings, packed=True, prompts=prompts, pooling=pooling)
     fit(retriever, index, name, untied=untied)
     return retriever
 

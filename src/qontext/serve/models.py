@@ -24,11 +24,13 @@ class ServedEncoder:
         precision: Any,
         lengths: dict[TextKind, int | None],
         prompts: dict[TextKind, str | None],
+        pooling: str | None = None,
     ) -> None:
         from qontext.models.retriever import Retriever
 
         self.model = path
-        self.retriever = Retriever(path, device=device, precision=precision, prompts=prompts)
+        form: dict[str, Any] = {"device": device, "precision": precision, "prompts": prompts}
+        self.retriever = Retriever(path, **form, pooling=pooling)
         self._lengths = {kind: lengths[kind] or self.retriever.of(kind).max_length for kind in lengths}
 
     @property

@@ -23,7 +23,7 @@ from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapte
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
 from qontext.retrieve.ask.prepared import cache_of, is_documents
 from qontext.retrieve.ask.questions import GroupBy, NoSuchPart, SystemParts, by_document, rank, text_of
-from qontext.retrieve.encoded.vectors import prompts_of
+from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable, passage_length
@@ -255,10 +255,8 @@ class Opener:
         try:
             artifact = open_searchable(path)
         except QontextError as error:
-            is_other = error.message.startswith("not searchable")
-            raise QontextError(
-                error.message, place=error.place, remedy=SERVED if is_other else error.remedy
-            ) from None
+            remedy = SERVED if error.message.startswith("not searchable") else error.remedy
+            raise QontextError(error.message, place=error.place, remedy=remedy) from None
         index, entry = open_index(path, self.how)
         passages = self._read(self.passages or passages_of(artifact))
         parts: dict[str, Any] = {"passages": passages, "numbers": {id(index): passages.numbers(index.ids)}}
@@ -272,7 +270,8 @@ class Opener:
             packed = Retriever(encoder_path, max_length=length, packed=True, **form)
             fit(packed, index, encoder_path)
             return [ServedSystem(name, index.tag, ranker=IndexRanker(index, packed), **parts)]
-        encoder = self.encoder(encoder_path, None, length, index.dimension, prompts)
+        how = {"prompts": prompts, "pooling": pooling_of(artifact)}
+        encoder = self.encoder(encoder_path, None, length, index.dimension, how)
         fit(encoder.retriever, index, encoder_path)
         ranker = IndexRanker(index, encoder)
         return [ServedSystem(name, _label(artifact), ranker=ranker, encoder=encoder, **parts)]
@@ -323,12 +322,12 @@ class Opener:
         return self._passages[path]
 
     def encoder(
-        self, path: str, query: int | None, passage: int | None, dimensions: int | None, prompts: Any
+        self, path: str, query: int | None, passage: int | None, dimensions: int | None, how: dict[str, Any]
     ) -> ServedEncoder:
-        """The encoder for an index of so many dimensions."""
-        form: dict[str, Any] = {"device": self.device, "precision": self.precision, "prompts": prompts}
+        """The encoder for an index of so many dimensions, with its prompts and pooling."""
+        form: dict[str, Any] = {"device": self.device, "precision": self.precision, **how}
         form["lengths"] = {"query": query, "passage": passage}
-        key = (query, passage, dimensions, *prompts.items())
+        key = (query, passage, dimensions, str(how))
         encoder: ServedEncoder = self._model(path, key, lambda: ServedEncoder(path, **form))
         return encoder
 
@@ -357,7 +356,8 @@ class _ServedFolder(AdaptedFolder):
 
     @cached_property
     def encoder(self) -> ServedEncoder:
-        return self._opener.encoder(self.model, self.read_tokens, self.read_tokens, None, self.prompts)
+        how = {"prompts": self.prompts, "pooling": None}
+        return self._opener.encoder(self.model, self.read_tokens, self.read_tokens, None, how)
 
     @cached_property
     def index(self) -> Index:

@@ -76,7 +76,8 @@ def _verify(artifact: artifacts.Artifact) -> None:
 
 def _verify_below(path: Path) -> None:
     """Verify every artifact of a folder, and of the folders in it."""
-    found = [artifacts.open_artifact(meta.parent) for meta in sorted(path.rglob(artifacts.META))]
+    folders = [meta.parent for meta in sorted(path.rglob(artifacts.META))]
+    found = [artifacts.open_artifact(folder) for folder in folders if artifacts.is_artifact(folder)]
     for artifact in found:
         _verify(artifact)
     if is_adapted(path):

@@ -10,6 +10,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +48,8 @@ SOURCES = Kinds(
 _OWN = re.compile(r"(?P<kind>[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)(?::(?P<rest>.*))?", re.ASCII)
 _BEIR = tuple(f"corpus.jsonl{suffix}" for suffix in ("", *SUFFIXES))
 _SHARDS = (".jsonl", ".tsv", ".parquet")
+_FIRST_LINES = 20
+"""Lines of a .txt file that say whether it is a table."""
 
 
 def _normalized(pairs: tuple[str, ...]) -> tuple[str, ...]:
@@ -194,11 +197,13 @@ def _open_document(name: str, file: Path, encoding: str, read_as: Mapping[str, s
 
 
 def _is_table(path: Path, encoding: str) -> bool:
-    """True if a .txt file is tab-separated, rather than a text."""
+    """True if a .txt file is tab-separated, rather than a text, which may have a tab somewhere."""
     from qontext.corpus.sources.lines import read_lines
 
-    first = next((line for _, line in read_lines(path, encoding, lambda amount: None)), "")
-    return isinstance(first, str) and "\t" in first
+    lines = islice(read_lines(path, encoding, lambda amount: None), _FIRST_LINES)
+    texts = [line.rstrip() for _, line in lines if isinstance(line, str) and line.strip()]
+    with_tab = ["\t" in line.lstrip() for line in texts]
+    return with_tab[:1] == [True] and 2 * sum(with_tab) >= len(with_tab)
 
 
 def reads_below(folder: Path) -> bool:

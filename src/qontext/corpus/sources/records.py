@@ -183,12 +183,12 @@ class ParquetRecords(Source):
                     for batch in file.iter_batches(_ROWS, columns=columns):
                         for row in _rows(batch):
                             number += 1
+                            self.bytes_read = behind + size * number // file.metadata.num_rows
                             place = f"{path}: row {number}"
                             if isinstance(row, UnicodeDecodeError):
                                 yield Problem(place, "wrong encoding", "contains text that is not UTF-8")
                             else:
                                 yield self.fields.read(row, place)
-                        self.bytes_read = behind + size * number // file.metadata.num_rows
             except records.UNREADABLE as error:
                 message = f"cannot be read from here on: {error}"
                 yield Problem(f"{path}: row {number + 1}", "damaged file", message)

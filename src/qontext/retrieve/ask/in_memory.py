@@ -82,6 +82,11 @@ class InMemory:
         from qontext.frame import locks
 
         self.ranker()  # refuses a system that is not there
+        if self.encoder is not None and self.encoder.is_packed:
+            raise QontextError(
+                f"passages with the representation {self.encoder.layout.representation!r} are not saved as a directory",
+                remedy="Write them with 'qontext encode', whose output is searched and served.",
+            )
         _refuse_content(root)  # no lock is left in it
         with locks.lock(root):
             _refuse_content(root)

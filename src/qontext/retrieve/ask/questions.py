@@ -161,6 +161,11 @@ def by_document(
             run = rank({query: queries[query] for query in left[start : start + size]}, depth)
             found = find({*run.ids.tolist()} - documents.keys())
             documents |= {id: one.passage.doc for id, one in found.items()}
+            if missing := {*run.ids.tolist()} - documents.keys():
+                raise QontextError(
+                    f"a result is the passage {min(missing)!r}, which is not in the passages",
+                    remedy="Name the passages that were indexed with --passages.",
+                )
             for query in run:
                 further: dict[str, Hit] = {}
                 for hit in run[query]:

@@ -222,6 +222,13 @@ def prompts_of(artifact: Artifact) -> dict[TextKind, str | None]:
     return {**given}
 
 
+def pooling_of(artifact: Artifact) -> str | None:
+    """The pooling with which `encode` made vectors, or those of their index, if not that of the encoder's folder."""
+    values = artifact.config if artifact.verb == "encode" else artifact.summary
+    pooling: str | None = values.take("pooling", str | None) if "pooling" in values else None
+    return pooling
+
+
 def stored_as(artifact: Artifact) -> str:
     """The form in which `encode` stored each text: the `stored` of a representation, windows, or bits of tokens."""
     from qontext.models.representations import REPRESENTATIONS

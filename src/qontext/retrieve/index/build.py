@@ -125,7 +125,7 @@ class Build(Parts[IndexConfig]):
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.frame.fingerprint import rebased
-        from qontext.retrieve.encoded.vectors import prompts_of, write_ids
+        from qontext.retrieve.encoded.vectors import pooling_of, prompts_of, write_ids
 
         if self.ingest is None:
             passages = read_json(self.work.path / BUILT, dict[str, int])["passages"]
@@ -140,6 +140,8 @@ class Build(Parts[IndexConfig]):
             summary |= {"dimension": self.vectors.dimension, "encoder": encoder}
             prompts = prompts_of(self.vectors.artifact)
             summary |= {"prompts": prompts} if prompts else {}
+            pooling = pooling_of(self.vectors.artifact)
+            summary |= {"pooling": pooling} if pooling else {}
         self.work.remove(PARTIAL)
         return summary
 

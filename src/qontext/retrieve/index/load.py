@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.artifacts import CLAIM, META, Artifact, InputEntry, open_artifact
+from qontext.frame.artifacts import CLAIM, META, Artifact, InputEntry, is_artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of, find
 from qontext.frame.kinds import resolve
@@ -21,7 +21,7 @@ from qontext.retrieve.index.flat import ScanIndex, exact_index
 def open_searchable(path: Path | str) -> Artifact:
     """The artifact at `path`, which is at least a directory that qontext made."""
     place = Path(path)
-    if place.is_file() or (place.is_dir() and not any((place / name).exists() for name in (META, CLAIM))):
+    if place.is_file() or (place.is_dir() and not is_artifact(place) and not (place / CLAIM).exists()):
         raise QontextError(
             "not searchable",
             place=path,

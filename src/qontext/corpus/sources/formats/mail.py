@@ -57,11 +57,11 @@ def _messages(path: Path) -> Iterator[bytes]:
                 if message:
                     yield bytes(message)
                 message, is_mbox = bytearray(), True
-            elif not is_mbox:
+            elif not is_mbox and line.strip():
                 raise Unreadable(
                     "damaged document", "is not an mbox file: it does not start with a 'From ' line"
                 )
-            elif len(message) < LARGEST_MARKUP:
+            elif is_mbox and len(message) < LARGEST_MARKUP:
                 message += line[1:] if line.startswith(b">From ") else line
             blank = not line.strip()
     if message:

@@ -39,6 +39,6 @@ def _parts(cells: list[tuple[str, str]]) -> Iterator[HeadingOrBlock]:
 
 def _source(cell: Any) -> str:
     """The text of a cell, with normalized line ends."""
-    source = cell["source"]
+    source = cell["source"] or ""
     text = "".join(source) if isinstance(source, list) else str(source)
     return text.replace("\r\n", "\n").replace("\r", "\n")
