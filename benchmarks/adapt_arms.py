@@ -10,6 +10,7 @@ trains another encoder in about the same time, from the same passages and genera
     half       half of the steps; the two arms below continue from it
     self       … with the scores that BM25, this encoder and its tokens together have for a query's passages (KL)
     teacher    … with the similarities of a larger encoder (KL)
+    questions  a language model's questions instead of keyphrases, filtered alike (with --question-model)
     titles     a passage's title is one more of its queries; the passages themselves leave it out
     tokens     a contrastive loss between tokens (MaxSim) beside that of vectors
     share-…    not trained again: so many percent of the initial weights, where `adapt` takes half
@@ -49,6 +50,8 @@ OUT = Path(__file__).with_suffix(".json")
 SPLIT, TRAINED = "dev", ("adapted", "hybrid", "tokens")
 QUERIES, PASSAGES = 8, 4
 """Queries of a step of distillation, and passages of each: as many passages as a step of pre-training has."""
+QUESTIONS = 3
+"""Of the language model, for each passage: a step has a passage once, and there are two to three passes."""
 LR = 5e-5
 SYSTEM_TEMPERATURE, TEACHER_TEMPERATURE = 0.5, 0.05
 SHARES = (0.15, 0.3)
@@ -63,6 +66,7 @@ def main() -> None:
     parser.add_argument("--encoder", required=True, help="the encoder to adapt")
     parser.add_argument("--teacher", required=True, help="a larger encoder")
     parser.add_argument("--splade", required=True, help="a SPLADE retriever")
+    parser.add_argument("--question-model", help="a language model fine-tuned by qontext train-generator")
     parser.add_argument("--work", required=True, type=Path, help="folder for the steps")
     parser.add_argument("--arms", nargs="*", help="some of the arms; by default all")
     parser.add_argument("--steps", type=int, default=48)
@@ -148,6 +152,17 @@ def trained(
         "filtered",
         [Step.of("found", searching, verb="filter"), changed(pretrain, "filtered", {"queries": "@found"})],
     )
+    if options.question_model:
+        asking = {"passages": "@split", "generator": "causal", "model": options.question_model}
+        asking |= {"per_passage": QUESTIONS, "seed": options.seed}
+        yield (
+            "questions",
+            [
+                Step.of("asked", asking, verb="generate"),
+                replace(own["filter"], name="asked-found").renamed({"@holdout/queries": "@asked"}),
+                changed(pretrain, "questions", {"queries": "@asked-found"}),
+            ],
+        )
     yield "tokens", [changed(pretrain, "tokens", {"token_weight": 1.0})]
     yield "half", [changed(pretrain, "half", {"steps": half})]
     queries = {"queries": "@filter", "passages": "@split"}

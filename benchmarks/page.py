@@ -360,6 +360,7 @@ ARMS = {
     "adapt": "as `adapt` does",
     "frozen": "lower half of the layers frozen, half as many more steps",
     "filtered": "queries filtered by the original encoder, too",
+    "questions": "questions of SmolLM2, fine-tuned on SQuAD, instead of keyphrases",
     "titles": "the title as one more query",
     "tokens": "a loss between tokens, too (weight 1)",
     "share-0": "no initial weights instead of half",
