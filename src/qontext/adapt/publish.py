@@ -23,7 +23,7 @@ from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, locks, trust
 from qontext.frame.artifacts import CARD, TEMPORARY, Workdir
-from qontext.frame.disk import make_directory
+from qontext.frame.disk import is_own_directory, make_own_directory
 from qontext.frame.errors import QontextError
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve, shown_name
@@ -69,16 +69,17 @@ def make_index(
         if all(state == "done" for state in states.values()) and not _others(now, recipe):
             return now, []
         folder = _next(now)
-        make_directory(folder)
+        make_own_directory(folder)
         _take_over(now, folder, [name for name, state in states.items() if state == "done" and name != DENSE])
         reuse = {**reuse, **_encoded(now, reuse)}
-    make_directory(folder)
+    make_own_directory(folder)
     recipe = recipe_of(request, model, root, reuse, choice, tokens=tokens)
     Workdir(folder).write_text(FILE, recipe.dump())
     for other in _others(folder, recipe):
         shutil.rmtree(other)
-    # These are this directory's own, though not in the recipe's folder. A server that it names is asked about.
-    trust.give([model, *reuse.values()])
+    # These are this directory's own, though not in the recipe's folder. As paths: a name from a file may read like that of
+    # code. A server that it names is asked about.
+    trust.give([Path(place).absolute() for place in (model, *reuse.values()) if place is not None])
     try:
         return folder, run_recipe(read_recipe(str(folder / FILE)), folder, on=on)
     except (QontextError, OSError):
@@ -130,7 +131,9 @@ def _remove_other_models(root: Path, work: Workdir, index: Path) -> None:
 def _copies(root: Path, name: str) -> list[Path]:
     """The folders of copied models: `name`, and those beside it."""
     pattern = re.compile(rf"{name}(-\d+)?")
-    return sorted(folder for folder in root.iterdir() if pattern.fullmatch(folder.name) and folder.is_dir())
+    return sorted(
+        folder for folder in root.iterdir() if pattern.fullmatch(folder.name) and is_own_directory(folder)
+    )
 
 
 def _copy_of(source: str, root: Path, name: str) -> Path | None:
@@ -157,7 +160,7 @@ def _next(now: Path) -> Path:
 def _others(folder: Path, recipe: Recipe) -> list[Path]:
     """The folders in it that are no steps of the recipe: what an earlier choice needed."""
     steps = {step.name for step in recipe.steps}
-    return [child for child in folder.iterdir() if child.is_dir() and child.name not in steps]
+    return [child for child in folder.iterdir() if is_own_directory(child) and child.name not in steps]
 
 
 def _take_over(now: Path, folder: Path, names: list[str]) -> None:

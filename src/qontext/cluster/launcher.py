@@ -69,11 +69,11 @@ class Torchrun(Processes):
         launch = ["torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         threads = str(max(1, (os.cpu_count() or 1) // self.ranks))
         return subprocess.Popen(
-            [sys.executable, "-m", *launch, "-m", "qontext", *self.words],
+            [sys.executable, "-P", "-m", *launch, "-m", "qontext", *self.words],
             stdout=2,  # stdout is for this process's own result
             start_new_session=True,  # it receives Ctrl-C once, through this process
             preexec_fn=_stop_with_parent(),
-            env={"OMP_NUM_THREADS": threads, **os.environ, **trust.environment()},
+            env={"OMP_NUM_THREADS": threads, **os.environ, "PYTHONSAFEPATH": "1", **trust.environment()},
         )
 
     def wait(self, seconds: float) -> bool:

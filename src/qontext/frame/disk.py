@@ -128,6 +128,18 @@ def make_directory(path: Path) -> None:
         raise_disk_error(error, path, anyway=True)
 
 
+def make_own_directory(path: Path) -> None:
+    """Create a directory below the one that the user named. A link, which may come from someone else, is refused: what it
+    points to is nobody's output."""
+    if path.is_symlink():
+        raise QontextError("is a link, and nothing is written through it", place=path, remedy="Remove it.")
+    make_directory(path)
+
+
+def is_own_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
 def require_no_file(path: Path) -> None:
     """Refuse a path at which no directory can be created, because it or one of its parents is a file."""
     for above in (path, *path.parents):

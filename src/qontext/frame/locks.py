@@ -52,7 +52,9 @@ def _locked(folder: Path, file: Path, *, wait: bool) -> IO[str]:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            handle = file.open("a+", encoding="ascii")
+            # It is truncated, and a link in a directory from someone else may point anywhere.
+            flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW
+            handle = os.fdopen(os.open(file, flags, 0o666), "a+", encoding="ascii")
         except OSError as error:
             raise_disk_error(error, folder, anyway=True)
         try:
@@ -143,6 +145,9 @@ def remove_unread(path: Path, aside: Path) -> bool:
         except PermissionError:
             return False
         shutil.rmtree(aside)
+        return True
+    if path.is_symlink():
+        path.unlink()
         return True
     if is_read(path):
         return False

@@ -130,7 +130,7 @@ class Refresher(threading.Thread):
         """Run `qontext refresh`; a problem is reported once, not at every look."""
         words = [] if is_cached(root) else ["--words"]  # no vectors where nobody asked for them
         done = subprocess.run(
-            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet", *words],
+            [sys.executable, "-P", "-m", "qontext", "refresh", str(root), "--quiet", *words],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

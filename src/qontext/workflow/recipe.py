@@ -35,12 +35,12 @@ from qontext.frame.stages import Command, Pipeline, Stage
 from qontext.workflow.tables import (
     INPUTS,
     RECIPE,
-    SHIPPED,
     Tables,
     explain_inputs,
     find_recipe,
     flat,
     is_input,
+    is_shipped,
     missing_inputs,
     read_arms,
     read_tables,
@@ -186,7 +186,7 @@ def demands(tables: Tables, file: Path, *, is_foreign: bool = True) -> list[trus
     wanted = dict.fromkeys(
         demand for table, stage in steps.values() for demand in stage.config.demands(table)
     )
-    if (is_foreign and SHIPPED not in file.parents) or any(demand.sends for demand in wanted):
+    if (is_foreign and not is_shipped(file)) or any(demand.sends for demand in wanted):
         outside = {
             value: None
             for table, stage in steps.values()

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 from qontext.frame import artifacts, computed, execution, log, trust
 from qontext.frame.config import Action, Input, StageConfig
+from qontext.frame.disk import make_own_directory
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.parts import PartsConfig, RunsOn
 from qontext.frame.stages import Pipeline, Stage
@@ -111,6 +112,7 @@ def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[
         if not isinstance(step.stage, Stage):
             started = time.monotonic()
             return step.stage.run(settings), time.monotonic() - started
+        make_own_directory(root / step.name)
         artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
         if not artifact.digest:
             raise QontextError(

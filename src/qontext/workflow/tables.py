@@ -175,11 +175,16 @@ def _read(file: Path, readers: tuple[Path, ...], arm: str | None = None) -> Tabl
 
 def _own(file: Path) -> Tables:
     """The tables of one file, to be left as they are: files that come with the package are parsed once."""
-    if SHIPPED not in file.parents:
+    if not is_shipped(file):
         return _parsed(file)
     tables = _parsed_once(file)
     trust.give(tables)  # what comes with the package is no file from others
     return tables
+
+
+def is_shipped(file: Path) -> bool:
+    """True if a file comes with the package, wherever ``..`` and links in its path lead."""
+    return SHIPPED.resolve() in file.resolve().parents
 
 
 def _parsed(file: Path) -> Tables:

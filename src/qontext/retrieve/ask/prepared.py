@@ -102,7 +102,7 @@ def compute_vectors(path: str) -> bool:
         return False
     with (root / LOG).open("wb") as said:
         subprocess.Popen(
-            [sys.executable, "-m", "qontext", "refresh", str(root), "--quiet"],
+            [sys.executable, "-P", "-m", "qontext", "refresh", str(root), "--quiet"],
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
