@@ -158,16 +158,6 @@ def growth(content: dict[str, Any]) -> Rows:
     return rows
 
 
-def windows(content: dict[str, Any]) -> Rows:
-    rows = [["set", "window", "vectors per passage", "nDCG@10", "p", "seconds"]]
-    for row in content["rows"]:
-        size = f"{row['window']} tokens" if row["window"] else "none"
-        p = "" if row["p"] is None else _p(row["p"])
-        score = f"{row['nDCG@10']:.3f}".lstrip("0")
-        rows.append([row["set"], size, str(row["vectors_per_passage"]), score, p, f"{row['seconds']:.0f}"])
-    return rows
-
-
 def encoders(content: dict[str, Any]) -> Rows:
     columns = {
         "alone": "nDCG@10",
@@ -179,23 +169,6 @@ def encoders(content: dict[str, Any]) -> Rows:
     for row in sorted(content["rows"], key=lambda row: row["set"]):
         scores = [f"{row[name]:.3f}".lstrip("0") if name in row else "" for name in columns]
         rows.append([row["set"], f"{row['questions']:,}", row["encoder"], *scores])
-    return rows
-
-
-def tokens(content: dict[str, Any]) -> Rows:
-    names = {
-        "BM25": "BM25",
-        "vectors": "vectors of windows",
-        "both": "both",
-        "tokens": "both, then tokens alone",
-    }
-    names["fused"] = "both and tokens"
-    sizes = ["bytes per passage: vectors", "bits", "ms per question"]
-    rows = [["set", *names.values(), "p", *sizes]]
-    for row in content["rows"]:
-        scores = [f"{row[name]:.3f}".lstrip("0") for name in names]
-        sizes = [f"{row[name]:,}" for name in ("vector_bytes", "bit_bytes")]
-        rows.append([row["set"], *scores, _p(row["p"]), *sizes, f"{row['milliseconds']:.0f}"])
     return rows
 
 
@@ -218,57 +191,8 @@ def expansion(content: dict[str, Any]) -> Rows:
     return rows
 
 
-def judges(content: dict[str, Any]) -> Rows:
-    systems = list(next(iter(content["sets"].values()))["real questions"]["systems"])
-    rows = [["set", "questions", "number", *systems, "tau", "regret", "error"]]
-    for name, judges_of_set in content["sets"].items():
-        for judge, row in judges_of_set.items():
-            means = [f"{row['systems'][system]:.3f}".lstrip("0") for system in systems]
-            agreement = [f"{row['tau']:.1f}", *(f"{row[name]:.3f}" for name in ("regret", "error"))]
-            agreement = ["", "", ""] if judge == "real questions" else agreement
-            rows.append([name, judge, str(row["questions"]), *means, *agreement])
-    return rows
-
-
 def _p(value: float) -> str:
     return "< .001" if value < 0.001 else f"{value:.3f}".removeprefix("0")
-
-
-def titles(content: dict[str, Any]) -> Rows:
-    rows = [["set", "trained with", "searched with", "nDCG@10", "against `prepend` in both", "95 %", "p"]]
-    for row in content["rows"]:
-        other = row.get("against prepend")
-        p = "< .001" if other and other["p"] < 0.001 else f"{other['p']:.3f}"[1:] if other else "–"
-        spread = f"{other['low']:+.3f} … {other['high']:+.3f}" if other else "–"
-        trained = "not trained" if row["trained"] == "none" else f"`{row['trained']}`"
-        rows.append(
-            [
-                row["set"], trained, f"`{row['searched']}`", f"{row['scores']['nDCG@10']:.3f}"[1:],
-                f"{other['mean']:+.3f}" if other else "–", spread, p,
-            ]
-        )  # fmt: skip
-    return rows
-
-
-def scoring(content: dict[str, Any]) -> Rows:
-    """nDCG@10 of what is replaced, and below it the differences of the arms, with a star where p < .05."""
-    sets = list(content["scoring"]["sets"])
-    rows = [["", *(name.replace("-start", "").replace("-adapted", ", adapted") for name in sets), "mean"]]
-    arms = content["scoring"]["arms"]
-    for base in (row for row in arms if ":" not in row["arm"]):
-        cells = (f"{base['nDCG@10'][name]:.3f}".removeprefix("0") for name in sets)
-        rows.append([f"**{base['arm']}**", *cells, f"{base['mean']:.3f}".removeprefix("0")])
-        for row in arms:
-            of, _, arm = row["arm"].partition(":")
-            if arm and of == base["arm"]:
-                shown = [
-                    f"{row['difference'][name]:+.3f}{'*' if row['p'][name] < 0.05 else ''}"
-                    if name in row["difference"]
-                    else ""
-                    for name in sets
-                ]
-                rows.append([arm, *shown, f"{row['mean_difference']:+.3f}"])
-    return rows
 
 
 SYSTEMS = {
@@ -356,61 +280,6 @@ def adapt_whole(content: dict[str, Any]) -> Rows:
     return rows
 
 
-ARMS = {
-    "adapt": "as `adapt` does",
-    "frozen": "lower half of the layers frozen, half as many more steps",
-    "filtered": "queries filtered by the original encoder, too",
-    "questions": "questions of SmolLM2, fine-tuned on SQuAD, instead of keyphrases",
-    "titles": "the title as one more query",
-    "tokens": "a loss between tokens, too (weight 1)",
-    "share-0": "no initial weights instead of half",
-    "share-25": "a quarter of the initial weights",
-    "share-75": "three quarters of the initial weights",
-    "half": "half of the steps",
-    "self": "… then the scores of the whole system (KL)",
-    "teacher": "… then the similarities of MPNet (KL)",
-    "splade-15": "SPLADE as a third list, .15",
-    "splade-30": "SPLADE as a third list, .3",
-}
-
-
-def adapt_arms(content: dict[str, Any]) -> Rows:
-    """nDCG@10 of the encoder and of the whole system, then the differences of the arms, with a star where p < .05. Their
-    seconds are recorded, but other work took its part of them."""
-    sets = content["sets"]
-    rows = [
-        [
-            "",
-            *(title for name in sets for title in (SETS[name], "whole system")),
-            "mean",
-            "whole system",
-        ]
-    ]
-    for arm, title in ARMS.items():
-        cells, found = [], {system: [] for system in ("adapted", "tokens")}
-        for row in sets.values():
-            own = row["arms"].get(arm, {})
-            for system, values in found.items():
-                difference = own.get("difference", {}).get(system)
-                if arm == "adapt":
-                    values.append(own["nDCG@10"][system])
-                    cells.append(_score(values[-1]))
-                elif difference:
-                    values.append(difference["mean"])
-                    cells.append(f"{difference['mean']:+.3f}{'*' if difference['p'] < 0.05 else ''}")
-                else:
-                    cells.append("")
-        means = [sum(values) / len(values) if values else None for values in found.values()]
-        rows.append(
-            [
-                title,
-                *cells,
-                *("" if m is None else _score(m) if arm == "adapt" else f"{m:+.3f}" for m in means),
-            ]
-        )
-    return rows
-
-
 def ranges(content: dict[str, Any]) -> dict[str, tuple[float, float, float]]:
     """System → its mean nDCG@10 over the sets, the least and the greatest."""
     means = {s: [of["test"][s] for of in content["sets"].values()] for s in SYSTEMS}
@@ -430,19 +299,13 @@ TABLES: dict[str, Callable[[dict[str, Any]], Rows]] = {
     "encode": encode,
     "search": search,
     "serve": serve,
-    "windows": windows,
     "encoders": encoders,
-    "tokens": tokens,
     "representations": representations,
     "expansion": expansion,
-    "judges": judges,
     "growth": growth,
-    "titles": titles,
-    "scoring": scoring,
     "adapt": adapt,
     "adapt_encoders": adapt_encoders,
     "adapt_whole": adapt_whole,
-    "adapt_arms": adapt_arms,
 }
 
 if __name__ == "__main__":

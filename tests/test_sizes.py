@@ -20,9 +20,9 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 62322,
     "MODULES": 363,
-    "TEST_LINES": 49784,
+    "TEST_LINES": 49783,
     "MANUAL_WORDS": 26073,
-    "RESULT_WORDS": 37671,
+    "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
 fall: whoever adds a line takes one away."""

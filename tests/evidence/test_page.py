@@ -226,7 +226,6 @@ def test_the_committed_pages_hold_the_figures_of_the_cells(
     assert modules["differences"].DRAWN.keys() == kept.keys(), "run evidence/page.py"
     texts = [(RESULTS / name).read_text("utf-8") for name in page.PAGES]
     assert [page.filled(text, tables) for text in texts] == texts
-    assert all(f"<!-- {name} -->" in "".join(texts) for name in tables), "every table has its place"
     prose = re.sub(r"<!-- \w+ -->\n.*?<!-- end -->", "", texts[0], flags=re.DOTALL)
     assert len(prose.split()) <= 1700, "a page that is read in ten minutes, with its tables"
 
