@@ -102,7 +102,6 @@ STAGES = {
     "evaluate": "evaluate rerank labeled --split dev",
     "evaluate-words": "evaluate words labeled --split dev",
     "report": "report evaluate evaluate-words --data labeled",
-    "beir": "beir bm25 --sets labeled --data-root . --split dev",
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapted": "adapt docs.jsonl --encoder pretrain-cot-mae --budget 10m --yes",

@@ -20,7 +20,7 @@ qrels = "{2}"
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["the file", "in the file"])
-@pytest.mark.parametrize("verb", ["split", "beir", "sweep", "run", "adapt", "demo", "evaluate"])
+@pytest.mark.parametrize("verb", ["split", "sweep", "run", "adapt", "demo", "evaluate"])
 def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: bool) -> None:
     documents, recipe, file = tmp_path / "docs.jsonl", tmp_path / "recipe.toml", tmp_path / "precious"
     documents.write_text('{"_id": "a", "text": "Some words."}\n')
@@ -32,7 +32,6 @@ def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: boo
     arguments = {
         "sweep": (recipe,),
         "run": (recipe,),
-        "beir": ("bm25",),
         "demo": (),
         "evaluate": (documents, documents),
     }

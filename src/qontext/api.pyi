@@ -722,21 +722,6 @@ from qontext.evaluation.evaluate import evaluate as evaluate
 
 from qontext.evaluation.compare import compare as compare
 
-def beir(
-    retriever: str | Path | Artifact,
-    *,
-    out: str | Path,
-    device: str = 'auto',
-    sets: Sequence[str] = ('trec-covid', 'nfcorpus', 'nq', 'hotpotqa', 'fiqa', 'arguana', 'webis-touche2020', 'cqadupstack', 'quora', 'dbpedia-entity', 'scidocs', 'fever', 'climate-fever', 'scifact'),
-    data_root: str | None = None,
-    split: str = 'test',
-    k: int = 1000,
-    max_length: int | None = None,
-    storage: Literal['fp16', 'fp32'] = 'fp16',
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Evaluate a retriever on the BEIR data sets."""
-
 def sweep(
     recipe: str | Path | Artifact,
     *,

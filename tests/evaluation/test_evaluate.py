@@ -120,24 +120,6 @@ def test_a_report_of_answers_has_no_examples(files: tuple[Path, Path], tmp_path:
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"passages": "psgs.tsv"}, "--passages is not read with judgments"),
-        ({"patterns": True}, "--patterns is not read with judgments"),
-        ({"next_run": "run.trec"}, "nb-recall is written with the curves"),
-        ({"questions": 5, "out": "out"}, "questions are generated with --system only"),
-    ],
-)
-def test_what_is_not_read_is_refused(
-    files: tuple[Path, Path], settings: dict[str, object], message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(files[0].parent)
-    Path("psgs.tsv").write_text("a\tRome\n")
-    with pytest.raises(QontextError, match=message):
-        api.evaluate(*files, **settings)
-
-
-@pytest.mark.parametrize(
     ("qrels", "message"),
     [
         ({"q1": {"a": None}}, "the grade None of query 'q1' is no integer"),

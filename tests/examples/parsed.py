@@ -17,7 +17,7 @@ NOT_RUN = {
     "(index|adapt) .*--uri": "needs a server; tests/retrieve has real ones",
     ".*--on ": "starts or needs a Ray cluster; tests/cluster has one",
     "evaluate .* trec-dl-2019": "needs a data set from the network",
-    "(search|evaluate|adapt) .*--(system|also)": "asks a search that readers have; tests/retrieve/test_outside.py has some",
+    "(search|adapt) .*--(system|also)": "asks a search that readers have; tests/retrieve/test_outside.py has some",
     "adapt vault": "reads a vault that readers have",
     "adapt .*--judge": "serves until all is judged; tests/adapt/test_judgments.py does so",
     "mine .*--(margin|positives-share)": "needs a trained cross-encoder; tests/retrieve/test_mine.py has its scores",

@@ -38,7 +38,6 @@ EXPECTED: dict[str, str] = {
     # A folder for the outputs of several stages may hold other things, too.
     "run/out/foreign": EITHER,
     "sweep/out/foreign": EITHER,
-    "beir/out/foreign": EITHER,
     # Only the description is read, unless --verify is given.
     "show/directory/part-*": EITHER,
     "show/directory/column-*": EITHER,

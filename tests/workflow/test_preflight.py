@@ -38,7 +38,6 @@ def refuses(
         ("search.data=nowhere", "search .step 'search'.: cannot read data: no such file or folder .nowhere."),
         ("search.split=dev", "unknown split of .*labeled 'dev'"),
         ("compare.split=dev", "unknown split of .*labeled 'dev'"),
-        ('beir.sets=["nowhere"]', "unknown set 'nowhere'"),
         ("compare.measures=", None),
     ],
 )
@@ -83,7 +82,7 @@ def test_a_file_of_queries_by_passage_may_have_several_of_one(labeled: Path, tmp
 
 def test_all_problems_are_told_at_once(labeled: Path, tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text(LAST)
-    changes = (f"inputs.data={labeled}", "search.data=nowhere", "again.k1=-1", "beir.split=dev")
+    changes = (f"inputs.data={labeled}", "search.data=nowhere", "again.k1=-1", "compare.split=dev")
     with pytest.raises(QontextError, match=r"3 problems: .*nowhere.*; .*k1 = -1.*; .*'dev'"):
         api.run(tmp_path / "r.toml", set=changes, out=str(tmp_path / "out"))
     assert not (tmp_path / "out" / "search").exists()

@@ -155,19 +155,19 @@ def test_published_negatives_and_beir(data: Path, start: str, tmp_path: Path) ->
         {"qid": f"q{i}", "pos": [f"p{i}"], "neg": {"bm25": [f"p{i + 20}", f"p{i + 21}"]}} for i in range(15)
     ]
     (tmp_path / "hard.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    inputs = {"data": data, "negatives": tmp_path / "hard.jsonl"}
-    (tmp_path / "sets").mkdir()
-    (tmp_path / "sets" / "scifact").symlink_to(data)
+    inputs = {"data": data, "negatives": tmp_path / "hard.jsonl", "set": data}
     folder = (f"inputs.{name}={value}" for name, value in {**inputs, "encoder": start}.items())
-    settings = (*folder, f"beir.data_root={tmp_path / 'sets'}", 'beir.sets=["scifact"]', "beir.split=dev")
     small = (
         "retriever.steps=1",
         "retriever.batch_size=2",
         "retriever.passage_length=64",
-        "beir.max_length=64",
+        "vectors.max_length=64",
+        "search.max_length=64",
+        "search.split=dev",
+        "score.split=dev",
     )
-    result = api.run("beir-finetune", set=(*settings, *small), out=str(tmp_path / "out"))
-    assert [row["benchmark"] for row in result["scores"]] == ["beir/scifact"]
+    result = api.run("beir-finetune", set=(*folder, *small), out=str(tmp_path / "out"))
+    assert [row["system"] for row in result["scores"]] == ["score"]
 
 
 def test_a_recipe_without_a_small_profile(tmp_path: Path) -> None:

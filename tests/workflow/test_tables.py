@@ -191,9 +191,3 @@ def test_numbers_that_are_not_finite_are_toml(tmp_path: Path) -> None:
     text = api.recipes(str(tmp_path / "r.toml"))["recipe"]
     assert "max_tokens = nan\nseed = -inf\n" in text
     tomllib.loads(text)
-
-
-def test_a_step_that_shows_something_has_no_out_of_its_own(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text('[beir]\nretriever = "bm25"\nout = "elsewhere"\n')
-    with pytest.raises(QontextError, match=r"\[beir\] has a setting out"):
-        api.run(str(tmp_path / "r.toml"), dry_run=True)

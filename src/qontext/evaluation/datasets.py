@@ -114,7 +114,6 @@ def _remote(name: str) -> Judged:
     if entry.parts:
         raise QontextError(
             f"{name} is the mean of {len(entry.parts)} sets: evaluate each of them",
-            remedy="Or: qontext beir.",
         )
     if entry.source.startswith("https:"):
         raise QontextError(

@@ -9,18 +9,17 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, Self, overload
+from typing import TYPE_CHECKING, Annotated, Any, overload
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
-from qontext.frame.config import Asks, Input, StageConfig
+from qontext.frame.config import Input, StageConfig
 from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import command
 from qontext.frame.stages import Report, Stage
-from qontext.retrieve import outside
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
@@ -28,29 +27,17 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.evaluation.datasets import Judged
     from qontext.evaluation.measures import Scores
-    from qontext.evaluation.systems import SystemSettings
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
 
 class EvaluateConfig(StageConfig):
     run: Annotated[str, Input(positional=True)]
-    """A TREC run file, or the output directory of a search. With --system: the documents, as for `split`."""
+    """A TREC run file, or the output directory of a search."""
 
-    qrels: Annotated[str | None, Input(positional=True)] = None
+    qrels: Annotated[str, Input(positional=True)]
     """Judgments: a qrels file, a folder in BEIR's layout, the name of a benchmark (trec-dl-2019,
-    msmarco-passage/dev, beir/scifact …), or a file of questions with answers. With --system: labeled questions, as for
-    `adapt`; without them, questions are generated from the documents."""
-
-    system: Annotated[tuple[str, ...], Asks(outside.also_demands)] = ()
-    """NAME=SYSTEM: evaluate a search that you have instead of a run: 'command {question}', the URL of a search, or mcp: and
-    the command or the URL of an MCP server. May be repeated."""
-
-    questions: int = Field(300, ge=1)
-    """With --system: maximum number of generated questions."""
-
-    question_model: Annotated[str | None, Input()] = None
-    """With --system: local language model that writes the questions; see `holdout`."""
+    msmarco-passage/dev, beir/scifact …), or a file of questions with answers."""
 
     split: str = "test"
     """Split of the judgments of a folder in BEIR's layout."""
@@ -72,53 +59,14 @@ class EvaluateConfig(StageConfig):
     """With --out: run of the next stage's retriever, which adds nb-recall, the share of its top results that this run
     contains."""
 
-    @property
-    def asked(self) -> SystemSettings:
-        """The settings of --system."""
-        from qontext.evaluation.systems import SystemSettings
-
-        return SystemSettings(
-            self.run, self.system, self.qrels, self.split, self.questions, self.question_model
-        )
-
-    def identity(self) -> dict[str, Any]:
-        """Without the settings of systems, where there are none."""
-        settings = super().identity()
-        return (
-            settings
-            if self.system
-            else {n: v for n, v in settings.items() if n not in ("system", "questions")}
-        )
-
-    @model_validator(mode="after")
-    def _run_or_systems(self) -> Self:
-        if self.system:
-            outside.all_named(self.system)
-            for name in ("measures", "relevant", "passages", "patterns", "next_run"):
-                if getattr(self, name):
-                    raise QontextError(f"--{name.replace('_', '-')} is not read with --system")
-            if self.qrels is None and self.split != "test":
-                raise QontextError("--split needs labeled questions, the second argument")
-        elif self.qrels is None:
-            raise QontextError("a run needs judgments, the second argument")
-        elif (
-            self.question_model is not None or self.questions != type(self).model_fields["questions"].default
-        ):
-            raise QontextError("questions are generated with --system only")
-        return self
-
 
 def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
     import pyarrow as pa
 
     from qontext.data.records import write_table
     from qontext.data.runs import read_run
-    from qontext.evaluation import systems
     from qontext.evaluation.measures import DEPTHS
 
-    if settings.system:
-        return systems.evaluate_systems(settings.asked, work)
-    assert settings.qrels is not None
     scores, curves = _scores(
         settings.run, settings.qrels, settings.measures, settings.split, settings.relevant, settings.passages,
         settings.patterns,
@@ -135,11 +83,6 @@ def run(settings: EvaluateConfig, work: Workdir) -> dict[str, Any]:
 
 def show(settings: EvaluateConfig) -> dict[str, Any]:
     """Print the scores."""
-    from qontext.evaluation import systems
-
-    if settings.system:
-        return systems.show_systems(settings.asked)
-    assert settings.qrels is not None
     scores = evaluate(
         settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
         passages=settings.passages, patterns=settings.patterns, next_run=settings.next_run,
@@ -165,7 +108,7 @@ def evaluate(
 @overload
 def evaluate(
     run: StrPath,
-    qrels: StrPath | None = None,
+    qrels: StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
@@ -173,15 +116,12 @@ def evaluate(
     passages: StrPath | None = None,
     patterns: bool = False,
     next_run: StrPath | None = None,
-    system: Sequence[str] = (),
-    questions: int = 300,
-    question_model: StrPath | None = None,
     out: StrPath,
     overwrite: bool = False,
 ) -> Artifact: ...
 def evaluate(
     run: AnyRun,
-    qrels: Qrels | StrPath | None = None,
+    qrels: Qrels | StrPath,
     measures: str | Sequence[str] = (),
     *,
     split: str = "test",
@@ -189,9 +129,6 @@ def evaluate(
     passages: StrPath | None = None,
     patterns: bool = False,
     next_run: StrPath | None = None,
-    system: Sequence[str] = (),
-    questions: int = 300,
-    question_model: StrPath | None = None,
     out: StrPath | None = None,
     overwrite: bool = False,
 ) -> Scores | Artifact:
@@ -211,8 +148,6 @@ def evaluate(
             paths.
         next_run: With `out`: run of the next stage's retriever; adds nb-recall, the share of its top results that the run
             contains.
-        system, questions, question_model: With `out`: evaluate searches that you have, as ``"NAME=SYSTEM"``; `run` is
-            then the documents, and `qrels` labeled questions, or None to generate some.
         overwrite: Replace a directory of other settings.
 
     >>> run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0), Hit("q2", "p3", 1.0)])
@@ -225,16 +160,9 @@ def evaluate(
     if out is not None:
         artifact: Artifact = command("evaluate")(
             run, qrels, measures=_joined(measures), split=split, relevant=relevant, passages=passages, patterns=patterns,
-            next_run=next_run, system=system, questions=questions, question_model=question_model, out=out,
-            overwrite=overwrite,
+            next_run=next_run, out=out, overwrite=overwrite,
         )  # fmt: skip
         return artifact
-    if system or qrels is None:
-        raise QontextError(
-            "needs judgments" if not system else "systems are evaluated with out=, the output directory"
-        )
-    if next_run is not None:
-        raise QontextError("nb-recall is written with the curves", remedy="Add --out.")
     return _scores(run, qrels, measures, split, relevant, passages, patterns)[0]
 
 
@@ -257,19 +185,12 @@ def _scores(
     results = as_run(run)
     place = os.fspath(run) if isinstance(run, str | os.PathLike) else "run"
     if isinstance(qrels, str | os.PathLike) and answers.is_questions(qrels):
-        _refuse({"split": split != "test", "relevant": relevant is not None}, "questions with answers")
         return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)
-    _refuse({"passages": passages is not None, "patterns": patterns}, "judgments")
     judged = judgments(qrels, split)
     checks.check_ids(results, judged.qrels, place, judged.place)
     checks.note_grades(judged, relevant)
     scores, results = score(results, judged, _joined(measures), relevant)
     return scores, recall_by_depth(results, judged.qrels, threshold(judged, relevant))
-
-
-def _refuse(unread: dict[str, bool], kind: str) -> None:
-    if names := [name for name, is_set in unread.items() if is_set]:
-        raise QontextError(f"--{names[0]} is not read with {kind}")
 
 
 def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
@@ -367,7 +288,6 @@ EXAMPLES = """
         qontext evaluate run.trec data/qrels/test.tsv --measures "nDCG@10 R@100" --out scores
         qontext evaluate run.trec trec-dl-2019 --json
         qontext evaluate nq.trec nq-test.qa.csv --passages passages
-        qontext evaluate docs --system mine="python3 my_search.py {question}" --out mine
 """
 
 STAGE = Stage(

@@ -133,8 +133,7 @@ def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) 
             raise _nothing(directory)
     if not facts.stages and not facts.trainings:
         raise _nothing(", ".join(directories))
-    # Of other systems, `evaluate` has a page of its own.
-    evaluations = [s for _, s in facts.stages if s.verb == "evaluate" and not s.config.get("system")]
+    evaluations = [s for _, s in facts.stages if s.verb == "evaluate"]
     facts.sections = _sections(evaluations, labels or {})
     titles = [_title(text) for text in facts.recipes.values()]
     names = dict.fromkeys(Path(d).resolve().name for d in directories)

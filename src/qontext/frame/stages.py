@@ -128,7 +128,6 @@ VERBS: Mapping[str, Verb] = {
     "compare": Verb(
         "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True
     ),
-    "beir": Verb("qontext.evaluation.beir", "Evaluation", "Evaluate a retriever on the BEIR data sets."),
     "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over settings, or a shipped sweep."),
     "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),
     "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Build and evaluate a retriever for your documents."),

@@ -16,7 +16,6 @@ from qontext.data.collection import load_collection, read_passages, read_qrels, 
 from qontext.data.lines import plain_name, read_lines
 from qontext.data.runs import read_run
 from qontext.evaluation.answers import is_questions, read_questions
-from qontext.evaluation.beir import BeirConfig, folders_of
 from qontext.evaluation.datasets import BENCHMARKS
 from qontext.evaluation.evaluate import EvaluateConfig
 from qontext.finetune.negatives.groups import read_candidates, read_groups
@@ -55,11 +54,6 @@ def problems_of(settings: StageConfig, coming: Collection[str]) -> Iterator[tupl
             _look(settings, field.partition("[")[0], value)
         except QontextError as error:
             yield error.message, str(error.place or value)
-    if isinstance(settings, BeirConfig):
-        try:
-            folders_of(settings)
-        except QontextError as error:
-            yield error.message, str(error.place or settings.data_root or "sets")
 
 
 def _look(settings: StageConfig, field: str, value: str) -> None:
@@ -69,7 +63,7 @@ def _look(settings: StageConfig, field: str, value: str) -> None:
     if path is None:
         if field in FILES:
             existing(value, field)
-        if field == "qrels" and isinstance(settings, EvaluateConfig) and not settings.system:
+        if field == "qrels" and isinstance(settings, EvaluateConfig):
             choose(value, BENCHMARKS, "benchmark")
     elif field in MODELS:
         _look_at_model(path, value)
@@ -113,8 +107,6 @@ def _reader(settings: StageConfig, field: str) -> Callable[[Path], Any] | None:
         return None
     if is_mine and field == "qrels" and settings.model_dump().get("positives_share"):
         field = "scores"
-    if isinstance(settings, EvaluateConfig) and settings.system:
-        return None
     if field == "qrels" and isinstance(settings, EvaluateConfig):
         return lambda path: read_questions(path) if is_questions(path) else read_qrels(path)
     candidates = read_candidates if is_mine else read_run

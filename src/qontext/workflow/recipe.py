@@ -12,7 +12,7 @@
     [tokens]
     passages = "@split"         # the directory that the step `split` wrote; @step/part is a part of it
 
-The last steps may be `beir` and `compare`, whose results no other step reads.
+The last steps may be `compare`, whose result no other step reads.
 
 A step only runs again if its settings or the content of its inputs changed. For recipes that extend others,
 see `tables`.
@@ -48,7 +48,7 @@ from qontext.workflow.tables import (
 )
 
 _ADDRESS = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-LAST = ("beir", "compare")
+LAST = ("compare",)
 """Verbs of steps that are no stages: they show a result, which no other step reads."""
 
 
@@ -236,12 +236,6 @@ def _recipe(tables: Tables, file: Path, *, is_shown: bool = False) -> Recipe:
             stage.config.accepting(settings, f"[{name}] in {file.name}")
         if isinstance(stage, Stage):
             readable[name] = None
-        elif "out" in settings and isinstance(stage, Pipeline):
-            raise QontextError(
-                f"[{name}] has a setting out, but every step writes to a folder of its name",
-                place=file,
-                remedy="Remove it; --out is where the folders are.",
-            )
         steps.append(step)
     if not steps:
         raise QontextError("the recipe has no steps", place=file)

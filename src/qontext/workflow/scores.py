@@ -23,13 +23,6 @@ def show_scores(recipe: Recipe, rows: Sequence[dict[str, Any]], *, beside: bool)
         for row in rows
         if row["step"] in evaluating
     ]
-    zero_shot = {step.name for step in recipe.steps if step.stage.verb == "beir"}
-    scores += [
-        {"system": row["step"], "benchmark": f"beir/{name}", **_percent({row["summary"]["measure"]: value})}
-        for row in rows
-        if row["step"] in zero_shot
-        for name, value in row["summary"]["sets"].items()
-    ]
     if scores and beside:
         scores += published_rows(recipe)
     if scores:
