@@ -31,7 +31,6 @@ STAGES = {
     "filter-overlap": "filter generate-keyphrase --passages split --by overlap",
     "filter-retrieval": "filter generate-keyphrase --passages split --by retrieval",
     "filter-mutual": "filter generate-keyphrase --passages split --by mutual --top 3",
-    "relevance": "relevance generate-keyphrase --passages split",
     "expand": "expand filter-mutual --passages split",
     "expand-seen": "expand generate-keyphrase --passages split --words seen",
     "holdout": "holdout split generate-keyphrase --share 0.3",

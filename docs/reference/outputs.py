@@ -45,10 +45,6 @@ FILES: dict[str, dict[str, str]] = {
     "filter": {
         "part-*.parquet": f"the queries: {', '.join(QUERIES.names)}, the judge's signals, score and passed"
     },
-    "relevance": {
-        "relevance.json, relevance.md, relevance.png": "the share of pairs that match, as data, table and plot",
-        "pairs.json": "the pairs, to look at",
-    },
     "expand": {"part-*.parquet": "the passages with queries appended; the columns of `split`"},
     "holdout": {
         "queries/queries.parquet": "the queries of all other documents, for training",

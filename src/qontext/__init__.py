@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from qontext.models.cross_encoder import CrossEncoder
     from qontext.models.encoder import load_encoder
     from qontext.models.retriever import Retriever
-    from qontext.pretrain.step import load_method, training_step
     from qontext.retrieve.bm25 import Bm25
     from qontext.retrieve.fuse import fuse
     from qontext.retrieve.rerank import rerank
@@ -56,13 +55,11 @@ __all__ = [
     "evaluate",
     "fuse",
     "load_encoder",
-    "load_method",
     "load_passages",
     "load_qrels",
     "load_queries",
     "mine",
     "rerank",
-    "training_step",
 ]
 
 _MODULES = {
@@ -80,13 +77,11 @@ _MODULES = {
     "evaluate": "evaluation.evaluate",
     "fuse": "retrieve.fuse",
     "load_encoder": "models.encoder",
-    "load_method": "pretrain.step",
     "load_passages": "data.load",
     "load_qrels": "data.load",
     "load_queries": "data.load",
     "mine": "finetune.negatives.selection",
     "rerank": "retrieve.rerank",
-    "training_step": "pretrain.step",
 }
 """Public name → the module that defines it."""
 

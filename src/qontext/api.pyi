@@ -204,24 +204,6 @@ def filter(
 ) -> Artifact:
     """Score queries and drop those that miss their passage."""
 
-def relevance(
-    queries: str | Path | Artifact,
-    *,
-    out: str | Path,
-    passages: str | Path | Artifact,
-    device: str = 'auto',
-    documents: int = 1000,
-    retriever: str | Path | Artifact | None = None,
-    reranker: str | Path | Artifact | None = None,
-    top: int = 10,
-    overlap: float = 0.5,
-    rerank: float = 0.5,
-    seed: int = 42,
-    trust: bool = False,
-    overwrite: bool = False,
-) -> Artifact:
-    """Estimate how often queries match their passage."""
-
 def expand(
     queries: str | Path | Artifact,
     *,

@@ -124,7 +124,6 @@ LOCKED = {
     ],
     "queries.parquet": [
         "filter queries.parquet --passages passages --out made",
-        "relevance queries.parquet --passages passages --out made",
         "expand queries.parquet --passages passages --out made",
         "holdout passages queries.parquet --out made",
         "train-generator queries.parquet --out made",

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 import torch
+from tests.pretrain.steps import batch_of, load_method
 from tests.tiny import bert_config
 from torch import Tensor
 
 from qontext.models.encoder import load_encoder
-from qontext.pretrain.step import _batch, load_method
 
 FOLDER = Path(__file__).parents[2] / "examples"
 TEXTS = [
@@ -54,7 +54,7 @@ def tensors(text: Any) -> dict[str, Tensor]:
 def test_the_loss_of_cotmae_is_that_of_the_method(bert: Path) -> None:
     loop = example("cotmae_loop")
     method = load_method("cot-mae", load_encoder(str(bert), dropout=0.0), has_queries=True)
-    (rows,) = _batch(method, TEXTS, QUERIES, 0, 64).micro
+    (rows,) = batch_of(method, TEXTS, QUERIES).micro
     expected = sum(method(rows).losses.values())
     expected.backward()
     model, decoder = copies(loop.Decoder, bert, method)
@@ -67,7 +67,7 @@ def test_the_loss_of_cotmae_is_that_of_the_method(bert: Path) -> None:
 def test_the_loss_of_cocondenser_is_that_of_the_method(bert: Path) -> None:
     loop = example("cocondenser_loop")
     method = load_method("cocondenser", load_encoder(str(bert), dropout=0.0), has_queries=True)
-    batch = _batch(method, TEXTS, QUERIES, 0, 64)
+    batch = batch_of(method, TEXTS, QUERIES)
     (rows,) = batch.micro
     output = method(rows)
     contrast = method.contrast(output.vectors, batch.keys, slice(0, len(output.vectors)))

@@ -29,7 +29,7 @@ SMALLER = {
     "pretrain": f"{TRAINING} --max-tokens 40",
     "finetune": f"{TRAINING} --passages-per-query 3",
     "train-reranker": f"{TRAINING} --candidates 3",
-    "(filter|relevance) .*--re(triever|ranker)": "--device cpu",
+    "filter .*--re(triever|ranker)": "--device cpu",
     "(encode|rerank)": COMPUTING,
     "search (?!--bm25)": "--device cpu",
     "search (handbook|docs/)": "--no-vectors",

@@ -81,7 +81,6 @@ COMMANDS: dict[str, Settings] = {
     "filter:reranker": {
         "queries": "@queries", "passages": "@passages", "by": "reranker", "reranker": "@reranker", "device": "cpu",
     },
-    "relevance": {"queries": "@short-queries", "passages": "@short"},
     "expand": {"queries": "@queries", "passages": "@passages"},
     "holdout": {"passages": "@passages", "queries": "@queries", "labels": "@set"},
     "holdout:asked": {

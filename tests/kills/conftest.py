@@ -48,7 +48,6 @@ COMMANDS = {
     "pretrain-share": "pretrain split --method mlm --encoder pretrain --initial-share 0.5 --steps 7 --max-tokens 40 "
     f"--workers 1 {TRAINING}",
     "filter": "filter generate --passages split --by retrieval --retriever pretrain",
-    "relevance": "relevance generate --passages split",
     "search-bm25": "search --bm25 --data labeled --split train --k 20",
     "mine": "mine search-bm25 labeled/qrels/train.tsv --data labeled --depth 20 --per-query 3",
     "finetune": f"finetune mine --passages labeled --encoder pretrain --steps 7 --dev labeled --dev-every 3 {LENGTHS} "

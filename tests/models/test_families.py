@@ -15,6 +15,7 @@ import torch
 import transformers
 from tests.finetune.conftest import write_groups
 from tests.models.conftest import BERT_STYLE, ROBERTA_STYLE, SENTENCES, SMALL, wordpiece
+from tests.pretrain.steps import load_method, loss_of
 from tests.tiny import write_collection
 from tokenizers import processors
 
@@ -25,7 +26,6 @@ from qontext.models.encoder import load_encoder
 from qontext.models.families import FAMILIES
 from qontext.models.retriever import Retriever
 from qontext.pretrain.objectives import METHODS
-from qontext.pretrain.step import load_method, training_step
 
 TINY = {**SMALL, "num_hidden_layers": 2, "max_position_embeddings": 130}
 DECODER = {
@@ -337,7 +337,7 @@ def test_every_method_trains_the_families_that_it_fits_and_refuses_the_others(
     objective = load_method(method, encoder, **options.get(method, {}))
     alone = ("mlm", "condenser", "retromae", "dupmae", "seed", "simlm", "costa")
     contexts = None if method in alone else SENTENCES[::-1]
-    loss = training_step(objective, encoder, SENTENCES, contexts, max_tokens=40)
+    loss = loss_of(objective, SENTENCES, contexts, max_tokens=40)
     loss.backward()
     assert torch.isfinite(loss) and loss > 0
     trained = [*encoder.backbone.named_parameters(), *objective.head_parameters()]
@@ -456,7 +456,7 @@ def test_a_decoder_made_bidirectional_stays_so_wherever_it_is_loaded(
     assert not torch.allclose(first[0, 0], second[0, 0], atol=1e-6), "the first token sees the others"
     vectors = Retriever(tmp_path / "out", device="cpu", precision="fp32").encode_passages(SENTENCES)
     np.testing.assert_allclose(vectors, elsewhere(tmp_path / "out", SENTENCES), atol=1e-5)
-    loss = training_step(load_method("cot-lm", encoder), encoder, SENTENCES, SENTENCES[::-1])
+    loss = loss_of(load_method("cot-lm", encoder), SENTENCES, SENTENCES[::-1])
     assert torch.isfinite(loss)
 
 

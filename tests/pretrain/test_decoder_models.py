@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from tests.models.conftest import SENTENCES, save_checkpoint
 from tests.models.test_families import save_family
+from tests.pretrain.steps import load_method, loss_of
 
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.pretrain.masking import Vocabulary
-from qontext.pretrain.step import load_method, training_step
 
 QUERIES = ["Why did the ferries stay?", "Ice and winter", "who knows the river", "What stayed?"]
 
@@ -26,7 +26,7 @@ def llama(tmp_path_factory: pytest.TempPathFactory) -> Encoder:
 def test_cot_lm_is_its_equation(llama: Encoder) -> None:
     """One text at a time, by the library's own language model."""
     method = load_method("cot-lm", llama, has_queries=True, late_mlm_weight=0.5)
-    loss = training_step(method, llama, SENTENCES, QUERIES)
+    loss = loss_of(method, SENTENCES, QUERIES)
     model: Any = llama.model
     passage_losses, query_losses = [], []
     for passage, query in zip(SENTENCES, QUERIES):
@@ -42,11 +42,11 @@ def test_cot_lm_is_its_equation(llama: Encoder) -> None:
 
 def test_the_context_learns_of_the_passage_through_the_vector_alone(llama: Encoder) -> None:
     method = load_method("cot-lm", llama, has_queries=True, late_mlm_weight=0.0)
-    one, other = (training_step(method, llama, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
+    one, other = (loss_of(method, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
     assert not torch.isclose(one, other)
     with torch.no_grad():
         method.head.weight.zero_()
-    one, other = (training_step(method, llama, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
+    one, other = (loss_of(method, texts, QUERIES) for texts in (SENTENCES, SENTENCES[::-1]))
     torch.testing.assert_close(one, other)
 
 
@@ -64,7 +64,7 @@ def test_a_prompt_stands_before_a_text_and_is_neither_masked_nor_predicted(tmp_p
     read: list[Any] = []
     method = load_method("cocondenser", encoder, has_queries=True)
     method.register_forward_pre_hook(lambda _, inputs: read.append(inputs[0].encoder))
-    training_step(method, encoder, SENTENCES, QUERIES)
+    loss_of(method, SENTENCES, QUERIES)
     texts = {tuple(ids[mask].tolist()): ids for part in read for ids, mask in zip(part.ids, part.mask)}
     assert len(texts) == 8 and all(ids[-1] == tokenizer.sep_token_id for ids in texts)
     fronts = [ids[: len(passage.before)] == passage.before for ids in texts]

@@ -1,4 +1,4 @@
-"""Scores, filters and shares of related pairs, by hand on a few passages."""
+"""Scores and filters, by hand on a few passages."""
 
 import json
 import shutil
@@ -15,7 +15,6 @@ from qontext.frame.errors import QontextError
 from qontext.queries.filtering import signals
 from qontext.queries.filtering.lookup import Lookup
 from qontext.queries.filtering.searchers import TextIndex
-from qontext.queries.relevance import KINDS, with_interval
 from qontext.retrieve.encoded.vectors import ArrayVectors
 
 pytestmark = pytest.mark.numeric
@@ -337,31 +336,6 @@ def test_rows_are_taken_from_all_parts():
     numbers = np.array([9, 0, 4, 3, 7, 8])
     assert (rows.take(numbers) == whole[numbers]).all() and len(rows) == 10
     assert np.concatenate([held for held, _ in rows.blocks()]).tolist() == list(range(10))
-
-
-def test_relevance_tells_queries_from_strangers(passages, tmp_path):
-    generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    done = api.relevance(generated, passages=passages, out=tmp_path / "r", documents=15, overlap=0.5)
-    result = json.loads((done.path / "relevance.json").read_text())
-    overlap = result["signals"]["overlap"]
-    assert result["pairs"] == 15 and overlap["passage_query"]["share"] > overlap["passage_passage"]["share"]
-    assert (done.path / "relevance.png").read_bytes()[:4] == b"\x89PNG"
-    assert (done.path / "relevance.md").read_text().count("\n") == 2 + len(result["signals"])
-    assert set(json.loads((done.path / "pairs.json").read_text())[0]) == {
-        "passage", *KINDS}  # fmt: skip
-
-
-def test_relevance_needs_documents_of_several_passages(few, queries, tmp_path):
-    with pytest.raises(QontextError, match="only 2 documents"):
-        api.relevance(queries, passages=few, out=tmp_path / "r")
-
-
-def test_intervals_are_those_of_the_binomial():
-    """300 pairs, 40 % related: the standard error is sqrt(.4 · .6 / 300) = .0283."""
-    cell = with_interval(np.arange(300) < 120, seed=1)
-    assert cell["share"] == 0.4
-    assert cell["low"] == pytest.approx(0.4 - 1.96 * 0.0283, abs=0.012)
-    assert cell["high"] == pytest.approx(0.4 + 1.96 * 0.0283, abs=0.012)
 
 
 def test_expanded_passages_are_passages(few, queries, tmp_path):
