@@ -17,10 +17,10 @@ import pytest
 from typer.testing import CliRunner
 
 from qontext import __version__, api, cli
-from qontext.frame import disk, stages
+from qontext.frame import files, stages
 from qontext.frame.config import StageConfig
-from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening
 from qontext.frame.process import SENTENCE
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
@@ -383,17 +383,17 @@ MEMORY = [
 
 @pytest.mark.parametrize("error", MEMORY, ids=lambda error: type(error).__name__)
 def test_memory_that_ran_out_is_not_blamed_on_a_file_or_the_program(error: Exception, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"^out of memory\."), disk.readable_errors():
+    with pytest.raises(QontextError, match=r"^out of memory\."), files.readable_errors():
         raise error
     with pytest.raises(QontextError, match=r"^out of memory\."), opening(tmp_path, "JSON"):
         raise error
-    with pytest.raises(RuntimeError, match="of another kind"), disk.readable_errors():
+    with pytest.raises(RuntimeError, match="of another kind"), files.readable_errors():
         raise RuntimeError("of another kind")
 
 
 def test_a_file_server_that_forgot_a_file_is_no_fault_of_the_program() -> None:
     with (
         pytest.raises(QontextError, match=r"^docs.jsonl: cannot be read or written: "),
-        disk.readable_errors(),
+        files.readable_errors(),
     ):
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), "docs.jsonl")

@@ -33,7 +33,6 @@ def system(reports: Path, tmp_path: Path) -> str:
 def test_what_people_have_is_measured_as_ours_is(
     reports: Path, small_encoder: Path, tmp_path: Path, system: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     short: dict[str, Any] = {"budget": "10s"}
     result = adapt(reports, tmp_path / "made", small_encoder, also=[f"mine={system}"], **short)
     verdict = result["verdict"]
@@ -55,7 +54,6 @@ def test_what_people_have_is_measured_as_ours_is(
         path.stat().st_mtime_ns for path in sorted((tmp_path / "made" / "steps").glob("*/meta.json"))
     ]
     # Elsewhere, the recipe asks to run a command.
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "another"))
     monkeypatch.setattr(trust.decided, "words", {str(small_encoder)})
     with pytest.raises(QontextError, match="it asks to run the command"):
         api.run(tmp_path / "made" / "recipe.toml", out=tmp_path / "elsewhere")

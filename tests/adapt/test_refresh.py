@@ -17,7 +17,7 @@ from qontext import api
 from qontext.adapt import follow, publish
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as, stamp_of
-from qontext.frame import hashes, log
+from qontext.frame import files, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.retrieve.adapted import index_of
@@ -168,13 +168,13 @@ def test_one_changed_file_reads_the_others_once_to_hash_them(
     (handbook / "boat.txt").write_text("The boat sinks.\n")
     for file in handbook.rglob("*.*"):
         os.utime(file, (1e9, 1e9))
-    file_hash = hashes.file_hash
+    file_hash = files.file_hash
 
     def counted(path: Path) -> str:
         read[path.name] += 1
         return file_hash(path)
 
-    monkeypatch.setattr(hashes, "file_hash", counted)
+    monkeypatch.setattr(files, "file_hash", counted)
     assert api.refresh(out, words=True)["documents"]["changed"] == 1
     assert read["mill.md"] == read["boat.txt"] == 1
     (handbook / "boat.txt").write_text("The boat swims\n")  # as long, and a moment later

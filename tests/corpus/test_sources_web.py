@@ -24,7 +24,6 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A site whose pages are in `site.pages`, and their types in `site.types`; `site.asked` are the paths that were
     asked for, with the status."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setattr(trust.decided, "words", set())
 
     class Handler(BaseHTTPRequestHandler):

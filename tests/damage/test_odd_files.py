@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from qontext import api
 from qontext.cli import app
-from qontext.frame import disk
+from qontext.frame import files
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.fingerprint import fingerprint
@@ -27,7 +27,7 @@ from qontext.retrieve.index.load import open_searchable
 
 
 def names(root: Path) -> list[str]:
-    entries = [entry for entry in disk.walk(root) if not isinstance(entry, OSError)]
+    entries = [entry for entry in files.walk(root) if not isinstance(entry, OSError)]
     return [str(Path(entry.path).relative_to(root)) for entry in entries]
 
 

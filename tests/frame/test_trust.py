@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
 import socket
 import subprocess
 import sys
@@ -16,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.frame.conftest import HELPER, RECIPES
+from tests.frame.conftest import RECIPES
 
 from qontext import api
 from qontext.frame import trust
@@ -106,37 +105,6 @@ def test_a_python_call_is_the_word_for_what_it_names_and_for_trust(
     # What the program has imported already runs no code any more.
     assert api.run("generator.toml", set=["generate.words="])["steps"]
     sys.modules.pop("helper")
-
-
-def test_a_question_at_the_terminal_is_asked_once(clone: Path, tmp_path: Path) -> None:
-    """By a terminal of its own: no, yes, not again; again when the code or the file changed."""
-
-    def ask(answer: str) -> tuple[int, str]:
-        main, side = pty.openpty()
-        code = "import sys; from qontext.cli import run_app; run_app()"
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, "run", "generator.toml", "--set", "generate.words=", "--out", "o"],
-            cwd=clone, stdin=side, stdout=side, stderr=side, env={**os.environ, "XDG_CONFIG_HOME": str(tmp_path / "config")},
-        )  # fmt: skip
-        os.close(side)
-        os.write(main, f"{answer}\n".encode())
-        said = b""
-        try:
-            while piece := os.read(main, 4096):
-                said += piece
-        except OSError:  # the end
-            pass
-        os.close(main)
-        return child.wait(), said.decode()
-
-    code, said = ask("n")
-    assert code == 2 and "generator.toml asks to run the code of the generator 'helper:X'" in said
-    assert not (clone / "MARKER").exists()
-    code, said = ask("y")
-    assert code == 0 and "asks to" in said
-    assert "asks to" not in ask("")[1]
-    (clone / "helper.py").write_text(HELPER + "# changed\n")
-    assert ask("")[0] == 2
 
 
 def test_a_process_that_is_started_here_inherits_the_decision(monkeypatch: pytest.MonkeyPatch) -> None:

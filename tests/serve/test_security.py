@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import resource
 import socket
 import time
 from collections.abc import Iterator
@@ -385,15 +384,3 @@ def _is_served(address: httpx.URL) -> bool:
         return httpx.get(address.join("/healthz")).status_code == 200
     except httpx.TransportError:
         return False
-
-
-@pytest.mark.parametrize(
-    ("soft", "hard", "most"), [(64, 64, 10), (1_024, 1 << 20, 1_000), (-1, -1, 1_000), (8, 8, 4)]
-)
-def test_the_number_of_connections_follows_the_limit_of_open_files(
-    monkeypatch: pytest.MonkeyPatch, soft: int, hard: int, most: int
-) -> None:
-    limits = [(soft, hard)]
-    monkeypatch.setattr(resource, "getrlimit", lambda _: limits[-1])
-    monkeypatch.setattr(resource, "setrlimit", lambda _, pair: limits.append(pair))
-    assert listen.most_connections() == most

@@ -16,7 +16,7 @@ from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import is_artifact
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
 from qontext.frame.errors import QontextError, missing_extra
-from qontext.frame.hashes import content_hash, json_digest
+from qontext.frame.files import content_hash, json_digest
 from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint

@@ -31,11 +31,10 @@ from qontext.corpus.sources.several import (
     set_read_as,
     stamp_of,
 )
-from qontext.corpus.sources.web import demand_of
 from qontext.frame import inputs, log, trust
 from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError, did_you_mean
+from qontext.frame.files import read_json
 from qontext.frame.fingerprint import places
 from qontext.models.hub import is_local
 from qontext.models.reference import default_encoder, refer
@@ -323,10 +322,6 @@ def _edit(listing: Listing, edits: Edits, root: Path, read_as: tuple[str, ...]) 
         if name in added:
             raise QontextError(f"two sources have the name {name!r}", remedy="Choose another name.")
         trust.give(path)
-        if path.startswith(("http://", "https://")):  # asked for again at every refresh
-            trust.remember([demand_of(path)])
-        elif scheme_of(path) is None:
-            trust.remember_reading([path])
         # Refuses what cannot be read before anything is written.
         open_source(path, fields=FieldNames(), read_as=read_as if scheme_of(path) is None else ())
         again: dict[str, Any] = {**listing.get(name, {})}

@@ -23,8 +23,8 @@ from qontext.evaluation.measures import Floats, measure, parse
 from qontext.evaluation.ppi import Corrected, correct
 from qontext.frame import log, stages
 from qontext.frame.artifacts import open_artifact
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.retrieve.adapted import is_adapted
 from qontext.training.randomness import key_of, uniform
 

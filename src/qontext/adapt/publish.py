@@ -23,8 +23,8 @@ from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, locks, trust
 from qontext.frame.artifacts import CARD, TEMPORARY, Workdir
-from qontext.frame.disk import is_own_directory, make_own_directory
 from qontext.frame.errors import QontextError
+from qontext.frame.files import is_own_directory, make_own_directory
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve, shown_name
 from qontext.retrieve.adapted import (

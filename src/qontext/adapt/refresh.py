@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import disk, log
+from qontext.frame import files, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Pipeline
@@ -44,7 +44,7 @@ def run(config: RefreshConfig) -> dict[str, Any]:
     from qontext.adapt.run import writing
 
     started, root = time.monotonic(), Path(config.out)
-    disk.require_no_file(root)
+    files.require_no_file(root)
     if not is_adapted(root) and not config.source:
         raise QontextError(
             f"not a finished directory: it has no {ADAPTED}",
@@ -62,7 +62,7 @@ def run(config: RefreshConfig) -> dict[str, Any]:
                 words=config.words,
             ).run()
     except OSError as error:
-        disk.raise_disk_error(error, root)
+        files.raise_disk_error(error, root)
     log.show_table(f"refresh → {root}", {name: value for name, value in result.items() if name != "out"})
     return {**result, "seconds": round(time.monotonic() - started, 3)}
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, disk, execution, locks, log, trust, workdir
+from qontext.frame import artifacts, execution, files, locks, log, workdir
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
@@ -42,7 +42,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
         with log.without_repeats():
             return _run(config, Path(config.out))
     except OSError as error:
-        disk.raise_disk_error(error, Path(config.out))
+        files.raise_disk_error(error, Path(config.out))
 
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
@@ -50,10 +50,9 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt.follow import with_named_sources
     from qontext.adapt.state import with_recorded_settings
     from qontext.corpus.docset import is_documentation
-    from qontext.corpus.sources import scheme_of
 
     started = time.monotonic()
-    disk.require_no_file(root)
+    files.require_no_file(root)
     refuse_output_within(root, config)
     _refuse_foreign(root)
     with contextlib.ExitStack() as stack:
@@ -67,9 +66,6 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         stack.enter_context(state.same_sources_if_failing(root))
         before = state.read_planned(root)
         config = with_named_sources(config, root, aside or root, before)
-        if scheme_of(config.documents) is None:  # read again at every refresh
-            trust.remember_reading([config.documents])
-        outside.remember(config.also)
         if config.passages is not None and not is_documentation(config.documents):
             remedy = "Remove --passages."
             raise QontextError("is no documentation of packages", place=config.documents, remedy=remedy)

@@ -23,9 +23,8 @@ from typing_extensions import TypedDict
 from qontext.adapt.config import AdaptConfig, Request, parse_budget
 from qontext.frame import log
 from qontext.frame.artifacts import META, Workdir, open_artifact
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import json_digest
+from qontext.frame.files import json_digest, read_json
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import encoder_for, shown_name
 from qontext.retrieve.adapted import STARTS

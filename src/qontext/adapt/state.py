@@ -30,8 +30,8 @@ from qontext.corpus.docset import is_documentation
 from qontext.corpus.sources.several import FILE, SCHEME, Listing, is_at, place_of, read_listing
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.frame.fingerprint import Entry, places
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import default_encoder

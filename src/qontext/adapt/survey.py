@@ -20,7 +20,7 @@ from qontext.corpus.split import problem_of
 from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import hash64
+from qontext.frame.files import hash64
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80

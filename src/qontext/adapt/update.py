@@ -22,7 +22,7 @@ from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.corpus.sources import FieldNames, open_source
 from qontext.data.collection import read_passages
-from qontext.frame import artifacts, disk, execution, log
+from qontext.frame import artifacts, execution, files, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
@@ -136,7 +136,7 @@ def run(
 def still_answers(error: QontextError | OSError, root: Path) -> QontextError:
     """The reason of a failed update, and that it changed nothing."""
     try:
-        disk.raise_disk_error(error, root, anyway=True)
+        files.raise_disk_error(error, root, anyway=True)
     except QontextError as reason:
         unchanged = f"The index of {root} is unchanged and answers as before."
         return QontextError(

@@ -21,7 +21,7 @@ from typer.core import TyperCommand
 
 from qontext import __version__
 from qontext.cli.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
-from qontext.frame import disk, kinds, log, process, stages, trust
+from qontext.frame import files, kinds, log, process, stages, trust
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.stages import VERBS
 from qontext.frame.workdir import as_json
@@ -150,7 +150,7 @@ def make_command(verb: str, kinds: Mapping[str, str] = MappingProxyType({}), *, 
         # Only rank 0 prints.
         level = _level(verbose, quiet or as_json) if process.speaks() else log.SILENT
         log.show(level, log.WARNING if _is_read_by_a_program(loaded, values) and not verbose else log.DETAIL)
-        with trust.trusting(is_trusted, asks=True):
+        with trust.trusting(is_trusted):
             run_guarded(lambda: _call(loaded, values, as_json), debug=debug)
 
     out = _out_parameters(loaded) if isinstance(loaded, stages.Stage) else []
@@ -223,7 +223,7 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
     """Run; user errors exit with one sentence and code 2, interrupts with 130."""
     try:
         try:
-            with disk.readable_errors():
+            with files.readable_errors():
                 action()
         finally:
             process.check_interrupt()

@@ -20,7 +20,7 @@ from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import hash64
+from qontext.frame.files import hash64
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:

@@ -62,9 +62,6 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
 @contextlib.contextmanager
 def _interrupts_held() -> Iterator[None]:
     """Block SIGINT while forking: a worker that has not yet installed its handler would print a traceback."""
-    if not hasattr(signal, "pthread_sigmask"):
-        yield
-        return
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from qontext.frame import locks
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import read_json
+from qontext.frame.files import read_json
 
 if TYPE_CHECKING:
     from qontext.data.records import Document

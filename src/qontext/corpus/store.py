@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import damaged, opening, read_array
+from qontext.frame.files import damaged, opening, read_array
 
 ARRAYS = {"ids": "u", "word_starts": "b", "sentences": "i", "offsets": "i", "groups": "i"}
 """The arrays and their dtype kinds (numpy letters)."""

@@ -14,7 +14,7 @@ from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import digest_of
+from qontext.frame.files import digest_of
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 

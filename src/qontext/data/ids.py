@@ -25,7 +25,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import hash64
+from qontext.frame.files import hash64
 
 _PICTURES = "\u2400-\u2421"
 _SPECIAL = f"[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f{_PICTURES}\u3000\ufeff]"

@@ -19,8 +19,8 @@ from qontext.data.collection import (
 )
 from qontext.data.records import Hit
 from qontext.data.runs import Run
-from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
+from qontext.frame.files import StrPath
 
 AnyRun: TypeAlias = "Run | Mapping[str, Mapping[str, float]] | StrPath"
 """A run; or in memory as query → passage → score; or a TREC run file or output directory of a search."""

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from qontext.frame.damage import damaged, opening
+from qontext.frame.files import damaged, opening
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -15,9 +15,8 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from qontext.frame import artifacts
-from qontext.frame.damage import damaged, misfit, opening
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, printable
+from qontext.frame.files import damaged, misfit, opening, require_regular
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ from qontext.data.ranks import check_ranks, line_of
 from qontext.data.records import Hit
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.config import existing
-from qontext.frame.disk import replace
 from qontext.frame.errors import QontextError
 
 _COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
@@ -63,7 +62,7 @@ class Run(Mapping[str, list[Hit]]):
         target = Path(path)
         partial = target.with_name(f".{target.name}.partial")
         write_run(self, partial, tag=tag)
-        replace(partial, target)
+        partial.replace(target)
 
     @classmethod
     def of(cls, hits: Iterable[Hit]) -> Run:

@@ -26,8 +26,8 @@ from qontext.evaluation.datasets import BENCHMARKS, Benchmark
 from qontext.evaluation.measures import DEPTHS, Floats, Scores
 from qontext.frame import log
 from qontext.frame.config import existing
-from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError, shorten
+from qontext.frame.files import StrPath
 
 PATTERN_SECONDS = 10.0
 """CPU time limit for one question's patterns: some take exponential time on some texts."""

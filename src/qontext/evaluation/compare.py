@@ -14,8 +14,8 @@ from pydantic import Field
 from qontext.evaluation.evaluate import judgments, scored_run, threshold
 from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
-from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
+from qontext.frame.files import StrPath
 from qontext.frame.stages import Report
 
 if TYPE_CHECKING:

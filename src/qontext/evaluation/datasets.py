@@ -17,7 +17,7 @@ from typing import Any
 
 from qontext.data.collection import Qrels, load_collection, read_qrels
 from qontext.frame.errors import QontextError, choose, missing_extra
-from qontext.frame.hashes import digest_of
+from qontext.frame.files import digest_of
 from qontext.models import hub
 
 

@@ -16,9 +16,9 @@ from pydantic import Field
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
-from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import command
+from qontext.frame.files import StrPath
 from qontext.frame.stages import Report, Stage
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from qontext.evaluation.measures import Floats
 from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, META, Artifact
 from qontext.frame.config import parse_toml
-from qontext.frame.damage import damaged, read_json
 from qontext.frame.errors import QontextError, choose
+from qontext.frame.files import damaged, read_json
 from qontext.frame.fingerprint import places
 from qontext.training import metrics
 

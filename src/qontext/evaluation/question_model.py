@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from qontext.frame import computed, log
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage

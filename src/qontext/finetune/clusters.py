@@ -18,8 +18,8 @@ import torch
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_array
 from qontext.models.batching import Ints
 from qontext.training.k_means import k_means
 from qontext.training.randomness import hashed, permuted

@@ -25,13 +25,20 @@ from annotated_types import Ge
 from typing_extensions import TypedDict
 
 import qontext
-from qontext.frame import log, machine, process
-from qontext.frame.damage import CLAIM as CLAIM
-from qontext.frame.damage import META as META
-from qontext.frame.damage import damaged, is_of_others, misfit, read_json
-from qontext.frame.disk import file_hash, make_directory, raise_disk_error
+from qontext.frame import machine, process
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import json_digest, known_hashes, read_hashes
+from qontext.frame.files import CLAIM as CLAIM
+from qontext.frame.files import META as META
+from qontext.frame.files import (
+    damaged,
+    file_hash,
+    is_of_others,
+    json_digest,
+    make_directory,
+    misfit,
+    raise_disk_error,
+    read_json,
+)
 from qontext.frame.workdir import TEMPORARY as TEMPORARY
 from qontext.frame.workdir import Workdir as Workdir
 from qontext.frame.workdir import discard
@@ -183,26 +190,13 @@ class Artifact:
         """Return True if the content of any part differs from what the stage wrote; reads all parts."""
         return any(not _is_report(name) for name in self.verify())
 
-    def check_content(self, suffix: str = "") -> None:
-        """Refuse parts that end with `suffix` and have other bytes than the stage wrote. Their sizes are always compared;
-        their hashes, if that takes about a second or less (`hashes.MOST_READ`). 'show --verify' reads all of it."""
-        names = [name for name in self.meta["parts"] if name.endswith(suffix) and not _is_report(name)]
-        for name in names:
-            self.part(name)
-        hashes = known_hashes(self.path, names)
-        if hashes is None:
-            log.note(
-                f"{self.path} is large: only sizes are compared; 'qontext show {self.path} --verify' reads it."
-            )
-            return
-        if name := next((name for name in hashes if hashes[name] != self.meta["parts"][name]["hash"]), ""):
-            raise damaged(self.path / name, "its content is not what was written")
-
     def verify(self) -> list[str]:
         """The parts whose bytes differ from what the stage wrote."""
-        parts = self.meta["parts"]
-        found = read_hashes(self.path, [name for name in parts if (self.path / name).is_file()])
-        return [name for name, part in parts.items() if found.get(name) != part["hash"]]
+        return [
+            name
+            for name, part in self.meta["parts"].items()
+            if not (self.path / name).is_file() or file_hash(self.path / name) != part["hash"]
+        ]
 
 
 def open_artifact(path: Path | str, *, verb: str | None = None) -> Artifact:

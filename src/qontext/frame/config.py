@@ -23,8 +23,8 @@ from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
+from qontext.frame.files import require_regular
 from qontext.frame.kinds import Kinds
 from qontext.frame.trust import Demand
 

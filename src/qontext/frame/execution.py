@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame import artifacts, computed, disk, locks, log, process, trust
+from qontext.frame import artifacts, computed, files, locks, log, process, trust
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
@@ -61,7 +61,7 @@ def command(name: str) -> Callable[..., Any]:
         if isinstance(loaded, Stage):
             out, overwrite = settings.pop("out", None), bool(settings.pop("overwrite", False))
         config = loaded.config.make(settings, where=verb)
-        with disk.readable_errors():
+        with files.readable_errors():
             if out is not None:
                 assert isinstance(loaded, Stage)
                 return execute(loaded, config, directory(out), overwrite=overwrite)
@@ -320,7 +320,7 @@ def _execute_file(stage: Stage[C], settings: C, out: Path, part: str, *, overwri
         refuse_inputs_below(out, claim_of(stage, settings))
     hidden = out.with_name(f".{out.name}.making")
     artifact = execute(stage, settings, hidden, overwrite=True)
-    disk.replace(hidden / part, out)
+    (hidden / part).replace(out)
     artifacts.clear(hidden)
     shutil.rmtree(hidden)
     return Artifact(out, artifact.meta)

@@ -12,9 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from qontext.frame.artifacts import CARD, CLAIM, META, TEMPORARY, is_artifact, open_artifact, read_description
-from qontext.frame.disk import file_stamp, walk
 from qontext.frame.errors import QontextError, printable
-from qontext.frame.hashes import content_hash, json_digest
+from qontext.frame.files import content_hash, file_stamp, json_digest, walk
 
 
 def fingerprint(path: Path | str, is_read: Callable[[os.DirEntry[str]], bool] = lambda entry: True) -> str:

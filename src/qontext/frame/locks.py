@@ -16,8 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError
+from qontext.frame.files import raise_disk_error
 from qontext.frame.process import PAUSE
 
 # Not filelock: before version 4 a forked child keeps the lock, and no version names the holder.

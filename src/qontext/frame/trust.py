@@ -3,9 +3,8 @@ obeyed as far as that is safe: to run code, to send data or a secret to a host, 
 
 The user's word is
 
-- a value on the command line or in a Python call (`give`),
-- ``--trust``, or ``trust=True``, for one command (`trusting`),
-- an answer at a terminal, remembered by the digest of the file in ``~/.config/qontext/trusted.json``.
+- a value on the command line or in a Python call (`give`), or
+- ``--trust``, or ``trust=True``, for one command (`trusting`).
 
 Whatever runs code or opens a connection calls `require` itself, so that a file that nobody looked into is refused, too.
 Processes that Qontext starts inherit the decision (`decision`, `inherit`).
@@ -14,7 +13,6 @@ Processes that Qontext starts inherit the decision (`decision`, `inherit`).
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import ipaddress
 import json
 import os
@@ -25,8 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from qontext.frame import log, process
-from qontext.frame.disk import replace
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 
 VARIABLE = "QONTEXT_TRUSTED"
@@ -68,7 +65,6 @@ class _Decision:
     def __init__(self) -> None:
         self.words: set[str] = set()
         self.all = False
-        self.asks = False
 
 
 decided = _Decision()
@@ -112,23 +108,10 @@ def is_elsewhere(path: str, folder: Path) -> bool:
 
 
 def say_elsewhere(paths: Iterable[str], folder: Path) -> None:
-    """Name the files elsewhere that a folder makes a command read, unless the user named them, now or before."""
+    """Name the files elsewhere that a folder makes a command read, unless the user named them."""
     for path in paths:
-        known = is_named(path) or _key([_reads(path)], None) in _remembered()
-        if not known and is_elsewhere(path, folder):
+        if not is_named(path) and is_elsewhere(path, folder):
             log.warn(f"reading {path}, which {folder} names and you did not")
-
-
-def remember_reading(paths: Iterable[str]) -> None:
-    """Remember files that the user named, which a later command reads by itself."""
-    named = [path for path in paths if is_named(path)]
-    give([str(_absolute(path)) for path in named])
-    remember(_reads(path) for path in named)
-
-
-def _reads(path: str) -> Demand:
-    place = str(_absolute(path))
-    return Demand(f"read {place}", (place,))
 
 
 def _absolute(path: str) -> Path:
@@ -137,24 +120,13 @@ def _absolute(path: str) -> Path:
 
 
 @contextlib.contextmanager
-def trusting(is_trusted: bool = True, *, asks: bool = False) -> Iterator[None]:
-    """Files are trusted meanwhile, or may be asked about at the terminal."""
-    before = decided.all, decided.asks
-    decided.all, decided.asks = decided.all or is_trusted, asks
+def trusting(is_trusted: bool = True) -> Iterator[None]:
+    """Files are trusted meanwhile."""
+    before, decided.all = decided.all, decided.all or is_trusted
     try:
         yield
     finally:
-        decided.all, decided.asks = before
-
-
-@contextlib.contextmanager
-def never_asking() -> Iterator[None]:
-    """No questions meanwhile: a dry run shows, and decides nothing."""
-    before, decided.asks = decided.asks, False
-    try:
-        yield
-    finally:
-        decided.asks = before
+        decided.all = before
 
 
 def decision() -> list[Any]:
@@ -175,41 +147,18 @@ def environment() -> dict[str, str]:
 
 
 def require(demands: Iterable[Demand], place: Path | str | None = None) -> None:
-    """Raise `Untrusted` unless the user allowed all of this; at a terminal, ask. `place` is the file that asks."""
+    """Raise `Untrusted` unless the user allowed all of this. `place` is the file that asks."""
     missing = [demand for demand in demands if not all(map(is_given, demand.words))]
-    if not missing:
-        return
     if hard := next((demand for demand in missing if demand.only_by), None):
         raise Untrusted(f"it asks to {hard.does}", place=place, remedy=hard.only_by)
-    if decided.all:
-        return
-    remembered = _remembered()
-    missing = [demand for demand in missing if _key([demand], None) not in remembered]
-    if not missing:
-        return
-    key = _key(missing, place)
-    if key not in remembered:
+    if missing and not decided.all:
         what = "; ".join(dict.fromkeys(demand.does for demand in missing))
-        if not _can_ask():
-            raise Untrusted(
-                f"it asks to {what}",
-                place=place,
-                remedy="Add --trust if you trust it, or name it on the command line yourself "
-                "(in Python: import its module first, or trust=True where there is such an argument).",
-            )
-        if not _agreed(what, place):
-            raise Untrusted(f"not allowed to {what}", place=place, remedy="Nothing was run.")
-        _remember({key: f"{place}: {what}"})
-    give([demand.words for demand in missing])
-
-
-def remember(demands: Iterable[Demand]) -> None:
-    """Remember what the user named on the command line: a server, to which an index of it may lead back."""
-    named = [demand for demand in demands if all(map(is_given, demand.words))]
-    remembered = _remembered()
-    new = {_key([demand], None): demand.does for demand in named}
-    if new.keys() - remembered.keys():
-        _remember(new)
+        raise Untrusted(
+            f"it asks to {what}",
+            place=place,
+            remedy="Add --trust if you trust it, or name it on the command line yourself "
+            "(in Python: import its module first, or trust=True where there is such an argument).",
+        )
 
 
 def is_this_machine(host: str) -> bool:
@@ -218,59 +167,6 @@ def is_this_machine(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host.lower() == "localhost"
-
-
-def _can_ask() -> bool:
-    return decided.asks and process.world() == 1 and sys.stdin.isatty() and sys.stderr.isatty()
-
-
-def _agreed(what: str, place: Path | str | None) -> bool:
-    log.say(f"{place} asks to {what}.")
-    log.say("Allow this, now and as long as the file stays the same? [y/N]")
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
-
-
-def _key(demands: Iterable[Demand], place: Path | str | None) -> str:
-    """The digest of what is asked for, of the file that asks, and of the code in this folder that it would run."""
-    from qontext.frame.fingerprint import fingerprint
-
-    digest = hashlib.blake2b(digest_size=16)
-    if place is not None:
-        with contextlib.suppress(OSError):
-            digest.update(Path(place).read_bytes())
-    for demand in sorted(demands, key=lambda demand: demand.does):
-        digest.update(repr((demand.does, demand.words)).encode())
-        top = demand.code.partition(":")[0].partition(".")[0]
-        # Sources and compiled modules alike; a name that is no identifier is no module, and may be any path.
-        for source in sorted([Path(top), *Path().glob(f"{top}.*")]) if top.isidentifier() else ():
-            with contextlib.suppress(OSError):  # absent, or no possible name of a file
-                digest.update(fingerprint(source).encode() if source.exists() else b"")
-    return digest.hexdigest()
-
-
-def _store() -> Path:
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path("~/.config").expanduser()) / "qontext" / "trusted.json"
-
-
-def _remembered() -> dict[str, str]:
-    """Digest → what was allowed; nothing if the file is damaged."""
-    with contextlib.suppress(OSError, ValueError, RecursionError, RuntimeError):
-        value = json.loads(_store().read_text(encoding="utf-8"))
-        if isinstance(value, dict):
-            return value
-    return {}
-
-
-def _remember(new: Mapping[str, str]) -> None:
-    try:
-        file = _store()
-        file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        written = file.with_name(f".{file.name}.{os.getpid()}")
-        written.write_text(json.dumps({**_remembered(), **new}, indent=1, sort_keys=True), encoding="utf-8")
-        replace(written, file)
-    except (OSError, RuntimeError) as error:
-        log.warn(f"the answer is not remembered: {error}")
 
 
 if VARIABLE in os.environ:

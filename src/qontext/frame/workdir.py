@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame import locks, process
-from qontext.frame.damage import CLAIM, META
-from qontext.frame.disk import raise_disk_error, replace, sync
 from qontext.frame.errors import QontextError, printable
+from qontext.frame.files import CLAIM, META, raise_disk_error, sync
 
 TEMPORARY, SCRATCH = ".tmp-", ".scratch-"
 """Beginnings of the names of temporary files and folders."""
@@ -65,7 +64,7 @@ class Workdir:
             yield target
             _open_like(temporary, target)
             sync(target)
-            replace(target, final)
+            target.replace(final)
             temporary.rmdir()
             sync(final.parent)
         except BaseException as error:
@@ -93,12 +92,12 @@ class Workdir:
                 for path in files:
                     target = self.path / path.relative_to(temporary)
                     target.parent.mkdir(parents=True, exist_ok=True)
-                    replace(path, target)
+                    path.replace(target)
                 shutil.rmtree(temporary)
             else:
                 final.parent.mkdir(parents=True, exist_ok=True)
                 self.remove(name)
-                replace(temporary, final)
+                temporary.replace(final)
             sync(final.parent)
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -118,7 +117,7 @@ class Workdir:
         final = self.path / name
         if final.is_dir():
             aside = self.path / f"{TEMPORARY}{self.writer}.{os.getpid()}-removed-{final.name}"
-            replace(final, aside)
+            final.replace(aside)
             final = aside
         discard(final)
 
@@ -181,9 +180,6 @@ def scratch(parent: Path) -> Iterator[Path]:
             yield folder
         finally:
             shutil.rmtree(folder, ignore_errors=True)
-            if not locks.REMOVABLE:
-                stack.close()
-                shutil.rmtree(folder, ignore_errors=True)
             if is_new:
                 with contextlib.suppress(OSError):  # not empty
                     parent.rmdir()
@@ -195,8 +191,6 @@ def _sweep_scratch(parent: Path) -> None:
         with contextlib.suppress(QontextError):  # in use
             with locks.lock(folder):
                 shutil.rmtree(folder, ignore_errors=True)
-        if not locks.REMOVABLE:
-            shutil.rmtree(folder, ignore_errors=True)
 
 
 def has_only_scratch(parent: Path) -> bool:

@@ -32,10 +32,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from qontext.data.passage import TitleRule
-from qontext.frame.artifacts import CLAIM, is_artifact, open_artifact
-from qontext.frame.damage import damaged, opening, read_json
-from qontext.frame.disk import require_regular
+from qontext.frame.artifacts import CLAIM, open_artifact
 from qontext.frame.errors import QontextError
+from qontext.frame.files import damaged, opening, read_json, require_regular
 from qontext.models import hub
 from qontext.models.presets import PRESETS
 from qontext.models.representations import REPRESENTATIONS
@@ -332,7 +331,6 @@ def check_model(directory: Path) -> dict[str, Any]:
     for file in sorted(directory.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
-    _check_weights(directory)
     place = directory / "config.json"
     config: dict[str, Any] = read_json(place, dict[str, Any])
     shapes = {name: shape for file in sorted(directory.glob(WEIGHTS)) for name, shape in shapes_of(file)}
@@ -353,12 +351,6 @@ def parameters(directory: Path) -> int:
     dtype = str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
     size = read_json(index, WeightsIndex).get("metadata", {}).get("total_size", 0)
     return int(size) // (2 if dtype.endswith("16") else 4)
-
-
-def _check_weights(directory: Path) -> None:
-    """Refuse weights with other bytes than a stage wrote. `directory` may be a half of a model."""
-    if folder := next(filter(is_artifact, (directory, directory.parent)), None):
-        open_artifact(folder).check_content(".safetensors")
 
 
 def shapes_of(file: Path) -> Iterator[tuple[str, list[int]]]:

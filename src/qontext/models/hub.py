@@ -15,8 +15,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from qontext.frame import log, machine, trust
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 
 PROBE_SECONDS = 3.0
 _TEXT_FILES = ["*.json", "*.txt", "*.model"]

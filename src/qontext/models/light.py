@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypedDict
 
-from qontext.frame.damage import opening, read_json
+from qontext.frame.files import opening, read_json
 from qontext.models.folder import QUERY_FOLDER, FolderLayout, ModelFolder, TextKind, locate
 
 Floats = NDArray[np.float32]

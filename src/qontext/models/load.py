@@ -16,8 +16,8 @@ from safetensors import safe_open
 from torch import Tensor
 
 from qontext.frame import log, machine
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
+from qontext.frame.files import read_json
 from qontext.models.families import Family, family_of, find_family
 from qontext.models.folder import WEIGHTS, parameters
 from qontext.models.precision import keep_fp32

@@ -15,8 +15,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from typing_extensions import TypedDict
 
-from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening, read_json
 
 
 def _mean(hidden_NTH: Tensor, mask_NT: Tensor) -> Tensor:

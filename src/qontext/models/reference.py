@@ -11,10 +11,9 @@ from typing_extensions import TypedDict
 
 from qontext.frame import log, trust
 from qontext.frame.artifacts import CLAIM, META
-from qontext.frame.disk import file_hash
 from qontext.frame.errors import QontextError
+from qontext.frame.files import digest_of, file_hash
 from qontext.frame.fingerprint import places, relative
-from qontext.frame.hashes import digest_of
 from qontext.models import hub
 from qontext.models.folder import locate
 

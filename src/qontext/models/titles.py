@@ -19,8 +19,8 @@ from typing_extensions import TypedDict
 
 from qontext.data.passage import TitleRule
 from qontext.frame import log
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 
 FILE = "qontext.json"
 

@@ -10,9 +10,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qontext.frame.damage import damaged, read_json
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
+from qontext.frame.files import damaged, read_json, require_regular
 from qontext.models.folder import FolderLayout, TextKind, locate, message_format
 
 _SPECIAL = {

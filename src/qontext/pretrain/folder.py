@@ -11,8 +11,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 
 from qontext.frame import log
-from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening
 from qontext.models.encoder import Encoder
 from qontext.models.save import VECTOR_OF, Pooling, how_it_was_made
 from qontext.models.titles import Titles, record_title

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import gc
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from qontext.frame import locks, log
+from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
@@ -23,8 +22,6 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 
     summary = _pretrain(config, work)
     if summary:
-        if not locks.REMOVABLE:
-            gc.collect()  # Windows removes no file that is mapped
         remove_cache(work)
     return summary
 

@@ -17,8 +17,8 @@ from qontext.data.passage import RowKind
 from qontext.frame import computed
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Generator, Task

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame.artifacts import CARD, is_artifact, open_artifact
-from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError, first_line
+from qontext.frame.files import shown_size
 
 _DEFAULT = "---\ntags: [qontext]\n---\n# {name}\n"
 _FOLDER = re.compile(r'(?<=SentenceTransformer\(")[^"]*(?="\))|path/to/this/folder')

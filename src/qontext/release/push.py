@@ -17,9 +17,8 @@ from urllib.parse import urlsplit
 from qontext.frame import log
 from qontext.frame.artifacts import CARD
 from qontext.frame.config import Action, Asks, Input, StageConfig, existing
-from qontext.frame.damage import read_json
-from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError, first_line
+from qontext.frame.files import read_json, shown_size
 from qontext.frame.stages import Report
 from qontext.frame.trust import Demand, is_this_machine, require
 from qontext.models import hub

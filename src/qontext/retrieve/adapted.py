@@ -19,9 +19,8 @@ from typing_extensions import TypedDict
 
 from qontext.data.places import Found, Place, find_passages
 from qontext.frame.artifacts import is_artifact, open_artifact
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import json_digest
+from qontext.frame.files import json_digest, read_json
 from qontext.frame.locks import ReadLock
 from qontext.frame.trust import trusting
 from qontext.models.reference import Reference, model_digest, resolve
@@ -290,7 +289,6 @@ class AdaptedFolder:
 
         # Earlier versions encoded them apart from the vectors.
         path = self.folder / (TOKENS if is_artifact(self.folder / TOKENS) else "vectors")
-        open_artifact(path).check_content()
         return TokenBits(path)
 
     @cached_property

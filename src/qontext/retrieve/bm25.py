@@ -30,9 +30,8 @@ from qontext.data.collection import Passage
 from qontext.data.load import as_passages
 from qontext.data.runs import Run, check_depth
 from qontext.frame import process
-from qontext.frame.damage import damaged, opening, read_json
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, choose
+from qontext.frame.files import damaged, opening, read_json, require_regular
 from qontext.retrieve.analyzer import Analyzer, analyzers
 from qontext.retrieve.encoded.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
 from qontext.retrieve.encoded.vectors import as_objects, numbers_of, read_ids, write_ids

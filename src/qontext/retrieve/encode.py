@@ -195,7 +195,7 @@ class Encode(Parts[EncodeConfig]):
 
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """The lengths of packed representations and of texts in tokens."""
-        from qontext.frame.damage import read_array
+        from qontext.frame.files import read_array
         from qontext.retrieve.encoded.packed import BITS
 
         facts, texts = outcome.facts or {}, outcome.parts[-1].last

@@ -108,12 +108,6 @@ def all_named(texts: Sequence[str]) -> dict[str, str]:
     return dict(pairs)
 
 
-def remember(texts: Sequence[str]) -> None:
-    """Let what the user names now be asked again by the directory that records it."""
-    for spec in all_named(texts).values():
-        trust.remember(demands({"system": spec}))
-
-
 def probe(spec: str, question: str) -> float:
     """Ask one question; returns the seconds that it took. What cannot be asked is an error before any other work."""
     with contextlib.closing(open_outside(spec)) as system:
@@ -207,7 +201,7 @@ class OutsideCommand(Outside):
         try:
             process = subprocess.Popen(
                 words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                env={**os.environ, QUESTION: question}, start_new_session=os.name == "posix",
+                env={**os.environ, QUESTION: question}, start_new_session=True,
             )  # fmt: skip
         except (OSError, ValueError) as error:
             raise QontextError(f"cannot be run: {error}", place=self.spec) from None
@@ -256,7 +250,7 @@ class OutsideCommand(Outside):
 def _end(process: subprocess.Popen[bytes]) -> None:
     """End a command and what it started."""
     with contextlib.suppress(OSError):
-        os.killpg(process.pid, signal.SIGKILL) if os.name == "posix" else process.kill()
+        os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 

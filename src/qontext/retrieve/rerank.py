@@ -19,8 +19,8 @@ from qontext.data.passage import Passage, TitleRule
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import ComputeConfig, Input, Machine
-from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_array
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 

@@ -13,8 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame import log
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, slices
 from qontext.frame.stages import Report, Stage
 from qontext.retrieve import answers

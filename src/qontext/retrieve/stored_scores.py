@@ -49,7 +49,6 @@ class StoredScorer:
                 remedy="Encode with --tokens, or with an encoder of 'qontext finetune --representation tokens' or sparse.",
             )
         self.encoded = open_bits(path) if is_bits else open_packed(path)
-        artifact.check_content()
         own_ids = pa.chunked_array(self.encoded.part_ids, pa.string())
         place = pc.index_in(pa.array(ids, pa.string()), own_ids)
         is_missing = place.take(pa.array(needed)).is_null().to_numpy(zero_copy_only=False)

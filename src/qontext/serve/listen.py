@@ -11,15 +11,15 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from qontext.frame import disk, log
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.trust import is_this_machine
 from qontext.serve.security import LOOPBACK, TOKEN, Policy
 
 GRACE_SECONDS = 10
 """Seconds for running requests to finish after a signal."""
-CONNECTIONS, FILES = 1_000, 6_000
-"""Connections at a time, and open files for them and everything else, where the system allows so many."""
+CONNECTIONS = 1_000
+"""Connections at a time, where the system allows so many open files."""
 HEADER_SECONDS, HEADER_LIMIT = 30, 64 * 1024
 """Seconds and bytes within which the address and the headers of a request are sent."""
 
@@ -57,9 +57,7 @@ def bind(host: str, port: int) -> Iterator[sockets.socket]:
         raise QontextError(f"unknown address {host!r}", remedy="Choose another --host.") from None
     socket = sockets.socket(family, kind)
     try:
-        # On Windows, SO_REUSEADDR lets another program take over a port that is in use.
-        alone = getattr(sockets, "SO_EXCLUSIVEADDRUSE", None)
-        socket.setsockopt(sockets.SOL_SOCKET, alone or sockets.SO_REUSEADDR, 1)
+        socket.setsockopt(sockets.SOL_SOCKET, sockets.SO_REUSEADDR, 1)
         try:
             socket.bind(address)
         except OSError as error:
@@ -78,10 +76,12 @@ LAST_SECONDS = 1.0
 
 
 def most_connections() -> int:
-    """The number of connections at a time: a sixth of the open files, since as many may be accepted before others
-    are closed, and everything else needs some."""
-    limit = disk.raise_open_files(FILES)
-    return CONNECTIONS if limit is None else max(4, min(CONNECTIONS, limit // 6))
+    """The number of connections at a time: a sixth of the open files that are allowed (``ulimit -n``), since as many may
+    be accepted before others are closed, and everything else needs some."""
+    import resource
+
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return CONNECTIONS if limit < 0 else max(4, min(CONNECTIONS, limit // 6))
 
 
 def _connections(most: int) -> Any:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, Field
 
 from qontext import __version__
 from qontext.frame.errors import QontextError, shorten
-from qontext.frame.hashes import json_digest
+from qontext.frame.files import json_digest
 from qontext.retrieve.ask.questions import joined
 from qontext.retrieve.rankers import CANDIDATES
 from qontext.serve.passages import FieldFilter, Passages

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from typing_extensions import TypedDict
 
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import damaged, opening, read_json
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError
+from qontext.frame.files import damaged, opening, read_json, require_regular
 from qontext.training.adapters import trained
 
 KEPT = 2

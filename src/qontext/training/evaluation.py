@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from qontext.data.collection import load_collection
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening, read_json
 from qontext.models.batching import Ints, pad, run_batches
 from qontext.training.adapters import trained
 from qontext.training.batch import TrainableModel

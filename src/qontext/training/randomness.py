@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qontext.frame.hashes import digest_of
+from qontext.frame.files import digest_of
 
 U64 = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)

@@ -13,8 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qontext.frame.damage import damaged, read_array
-from qontext.frame.hashes import digest_of
+from qontext.frame.files import damaged, digest_of, read_array
 from qontext.models.batching import FINE, Grid, Ints
 from qontext.models.encoder import UNLIMITED
 

@@ -22,7 +22,7 @@ from typing_extensions import TypedDict
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import read_json
+from qontext.frame.files import read_json
 from qontext.training.distributed import RankGroup
 
 MEASURED, FEWEST_MEASURED = 9, 5

@@ -14,7 +14,7 @@ from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_csv
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir, is_artifact, open_artifact
-from qontext.frame.damage import read_json
+from qontext.frame.files import read_json
 from qontext.workflow.scores import aligned
 
 Combination = tuple[str, ...]

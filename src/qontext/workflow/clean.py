@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import artifacts, disk, locks, log
+from qontext.frame import artifacts, files, locks, log
 from qontext.frame.config import Action, Input, StageConfig, existing
-from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
+from qontext.frame.files import shown_size
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
 from qontext.retrieve.adapted import PLAN, AdaptedFolder, index_of, is_adapted, read_adapted
@@ -132,7 +132,7 @@ def _remove(root: Path, names: list[str]) -> None:
             elif (root / name).is_dir():
                 shutil.rmtree((root / name).rename(_aside(root, name)))
         except OSError as error:
-            disk.raise_disk_error(error, root / name)
+            files.raise_disk_error(error, root / name)
 
 
 CLEAN = Cleaner(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import artifacts, computed, execution, log, trust
+from qontext.frame import artifacts, computed, execution, log
 from qontext.frame.config import Action, Input, StageConfig
-from qontext.frame.disk import make_own_directory
 from qontext.frame.errors import QontextError, choose
+from qontext.frame.files import make_own_directory
 from qontext.frame.parts import PartsConfig, RunsOn
 from qontext.frame.stages import Pipeline, Stage
 from qontext.training.config import TrainingConfig
@@ -164,8 +163,7 @@ class RunConfig(StageConfig):
 
 
 def run(settings: RunConfig) -> dict[str, Any]:
-    with trust.never_asking() if settings.dry_run else nullcontext():
-        recipe = read_recipe(settings.recipe, settings.set, small=settings.small, is_foreign=True)
+    recipe = read_recipe(settings.recipe, settings.set, small=settings.small, is_foreign=True)
     root = Path(settings.out or run_folder(settings.recipe, settings.small))
     if settings.until is not None:
         choose(settings.until, [step.name for step in recipe.steps], "step")

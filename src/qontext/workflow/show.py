@@ -12,8 +12,8 @@ from typing import Annotated, Any
 from qontext.frame import artifacts, computed, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
-from qontext.frame.disk import shown_size
 from qontext.frame.errors import QontextError
+from qontext.frame.files import shown_size
 from qontext.frame.stages import Report
 from qontext.models.reference import shown_name
 from qontext.retrieve.adapted import (

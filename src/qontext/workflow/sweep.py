@@ -11,13 +11,12 @@ import itertools
 import json
 import re
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from qontext.evaluation.tables import Table, to_csv, to_latex, to_markdown
-from qontext.frame import artifacts, log, trust
+from qontext.frame import artifacts, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Action, Input, StageConfig, parse_assignment
 from qontext.frame.errors import QontextError
@@ -84,8 +83,7 @@ class Sweep:
 
 def run(settings: SweepConfig) -> dict[str, Any]:
     axes = axes_of(settings)
-    with trust.never_asking() if settings.dry_run else nullcontext():
-        sweep = expand(settings.recipe, settings.set, axes, small=settings.small)
+    sweep = expand(settings.recipe, settings.set, axes, small=settings.small)
     root = Path(settings.out or run_folder(settings.recipe, settings.small))
     check(sweep.recipe, root)
     if not any(step.stage.verb == "evaluate" for step in sweep.recipe.steps):

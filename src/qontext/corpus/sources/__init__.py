@@ -19,8 +19,8 @@ from pydantic import AfterValidator
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.lines import SUFFIXES
 from qontext.frame.artifacts import is_artifact
-from qontext.frame.disk import readable_errors, require_regular
 from qontext.frame.errors import QontextError, missing_extra, printable
+from qontext.frame.files import readable_errors, require_regular
 from qontext.frame.fingerprint import fingerprint as content_fingerprint
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand

@@ -28,7 +28,7 @@ from qontext.corpus.sources.formats.plain import read_other
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Block, Document
-from qontext.frame import disk, log
+from qontext.frame import files, log
 from qontext.frame.errors import printable
 
 NOT_ENTERED = ("__pycache__", "node_modules", "_static", "_sources")
@@ -211,7 +211,7 @@ def _files(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
 
 def walk(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
     """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
-    for entry in disk.walk(path, enter=is_entered):
+    for entry in files.walk(path, enter=is_entered):
         if isinstance(entry, OSError):
             yield Problem(printable(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
         elif is_shown(entry):

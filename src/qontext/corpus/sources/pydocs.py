@@ -24,7 +24,7 @@ from qontext.corpus import parallel
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import digest_of, json_digest
+from qontext.frame.files import digest_of, json_digest
 
 _LARGEST_FILE = 2_000_000
 _FILES_PER_BLOCK = 64

@@ -27,12 +27,11 @@ from qontext.corpus.sources.formats import endings, format_of
 from qontext.corpus.sources.lines import ending
 from qontext.data.metadata import as_json
 from qontext.data.records import Document
-from qontext.frame import disk
+from qontext.frame import files
 from qontext.frame.artifacts import is_artifact
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import content_hash, json_digest, read_json
 from qontext.frame.fingerprint import fingerprint, places, relative, stamp
-from qontext.frame.hashes import content_hash, json_digest
 
 SCHEME, FILE, FIELD = "sources", "sources.json", "source"
 """The scheme of such a source, the name of its file in a directory of `adapt`, and the field of the metadata."""
@@ -198,7 +197,7 @@ def stamp_of(path: str) -> str:
 
 
 def _stamps(folder: Path) -> Iterator[str]:
-    for entry in disk.walk(folder, enter=is_entered):
+    for entry in files.walk(folder, enter=is_entered):
         if isinstance(entry, OSError):
             yield f"{entry.filename} {entry.errno}"
         elif is_shown(entry):

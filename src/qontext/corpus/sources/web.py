@@ -27,9 +27,8 @@ from qontext.corpus.sources.formats.html import parse
 from qontext.data.metadata import as_json
 from qontext.data.records import Document
 from qontext.frame import log, trust
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError, printable
-from qontext.frame.hashes import cache_folder, digest_of, json_digest
+from qontext.frame.files import cache_folder, digest_of, json_digest, read_json
 
 AGENT = f"qontext/{__version__}"
 FRESH_SECONDS, PAUSE_SECONDS, TIMEOUT_SECONDS = 3600.0, 1.0, 20.0

@@ -18,8 +18,8 @@ from pydantic import Field
 from qontext.frame import log
 from qontext.frame.artifacts import LOGS
 from qontext.frame.config import Input, Seed
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 

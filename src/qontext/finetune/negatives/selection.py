@@ -15,8 +15,8 @@ from qontext.data.load import AnyRun, as_run, load_qrels
 from qontext.data.runs import Run
 from qontext.finetune.negatives.groups import Group, Groups
 from qontext.finetune.negatives.sources import Corpus, NegativeSources
-from qontext.frame.disk import StrPath
 from qontext.frame.errors import QontextError
+from qontext.frame.files import StrPath
 from qontext.training.randomness import generator
 
 NAMED = 10

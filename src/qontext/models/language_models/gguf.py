@@ -17,9 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext.frame import log
-from qontext.frame.disk import raise_disk_error, require_regular
 from qontext.frame.errors import QontextError, missing_extra
-from qontext.frame.hashes import cache_folder
+from qontext.frame.files import cache_folder, raise_disk_error, require_regular
 from qontext.models.load import load, quiet
 from qontext.models.tokenizer import read_tokenizer
 

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from qontext.frame import config
-from qontext.frame.damage import opening, read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening, read_json
 from qontext.models.encoder import Encoder
 from qontext.models.folder import PROMPTS, FolderLayout, TextKind
 from qontext.models.load import seeded

@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from typing_extensions import TypedDict
 
 from qontext.frame.config import Options
-from qontext.frame.damage import read_json
+from qontext.frame.files import read_json
 from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed

@@ -26,8 +26,8 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from qontext.frame.config import Options
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed

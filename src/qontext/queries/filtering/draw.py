@@ -12,7 +12,7 @@ import numpy as np
 from qontext.data import records
 from qontext.data.collection import Passage, read_passages
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import hash64
+from qontext.frame.files import hash64
 from qontext.queries.filtering.lookup import Lookup
 from qontext.queries.words import Array
 from qontext.training.randomness import hashed

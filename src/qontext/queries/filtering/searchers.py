@@ -15,7 +15,7 @@ import numpy as np
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import read_array
+from qontext.frame.files import read_array
 from qontext.models.folder import TextKind
 from qontext.queries.words import Array, batches
 from qontext.retrieve.bm25 import Bm25

@@ -16,8 +16,8 @@ from pydantic import Field, model_validator
 
 from qontext.data.collection import Passage
 from qontext.frame.config import ComputeConfig, Input
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.causal_prompts import Prompt, QueryKind, read_query, tokens_with
 from qontext.queries.generators.t5 import (

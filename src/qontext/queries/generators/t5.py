@@ -18,7 +18,7 @@ from typing_extensions import TypedDict
 
 from qontext.data.collection import Passage
 from qontext.frame.config import ComputeConfig, Input, Options
-from qontext.frame.damage import read_json
+from qontext.frame.files import read_json
 from qontext.queries.generators import Generator, Task
 
 DEFAULT_MODEL = "doc2query/all-with_prefix-t5-base-v1"

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame.damage import opening
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening
 from qontext.models.encoder import UNLIMITED
 from qontext.models.families import family_of
 from qontext.models.folder import locate

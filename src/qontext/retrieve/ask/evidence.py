@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.frame import artifacts, log
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.retrieve.adapted import WITHOUT_TORCH
 from qontext.retrieve.analyzer import lower_words_of, term_of
 from qontext.retrieve.ask.questions import NoSuchPart

@@ -19,7 +19,7 @@ from qontext.frame import execution, locks, log, trust
 from qontext.frame.artifacts import CLAIM, is_artifact
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import cache_folder, digest_of
+from qontext.frame.files import cache_folder, digest_of
 from qontext.models.reference import default_encoder
 from qontext.retrieve.adapted import PLAN, is_adapted, read_adapted
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.data.passage import Passage
-from qontext.frame.damage import opening
+from qontext.frame.files import opening
 from qontext.models.folder import QUERY_FOLDER, TextKind, locate
 
 if TYPE_CHECKING:

@@ -22,9 +22,8 @@ import numpy as np
 
 from qontext.data import records
 from qontext.frame.artifacts import Artifact, Workdir, open_artifact
-from qontext.frame.damage import damaged, read_array
-from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
+from qontext.frame.files import damaged, read_array
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded.postings import Postings
 from qontext.retrieve.encoded.vectors import (
@@ -114,7 +113,6 @@ def open_packed(path: Path | str) -> Encoded:
     readers = {"sparse": _read_postings, "matches": _read_matches, TOKEN_BITS: _read_bits}
     read = readers.get(stored, _read_vectors)
     ids, parts = artifact.parts(".parquet"), []
-    allow_open_files(sum(name.endswith(".npy") for name in artifact.meta["parts"]))
     if not ids:
         raise damaged(artifact.path, "it has no files of ids")
     for file in ids:
@@ -142,7 +140,6 @@ def open_bits(path: Path | str) -> Encoded:
     if not has_bits(artifact):
         raise QontextError("holds no bits of tokens", place=path, remedy="Encode again with --tokens.")
     ids = artifact.parts(".parquet")
-    allow_open_files(2 * len(ids))
     parts = []
     for file in ids:
         number = file.stem.removeprefix("ids-")

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from qontext.frame.damage import damaged, read_array, read_json
+from qontext.frame.files import damaged, read_array, read_json
 
 Array = np.ndarray[Any, Any]
 DATA, ROWS, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"

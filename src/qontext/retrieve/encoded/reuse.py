@@ -12,7 +12,7 @@ import pyarrow as pa
 from qontext.data import records
 from qontext.data.passage import Passage
 from qontext.frame import artifacts
-from qontext.frame.hashes import hash64, json_digest
+from qontext.frame.files import hash64, json_digest
 from qontext.models.folder import TextKind
 from qontext.models.packed import Packed
 from qontext.retrieve.encoded.packed import has_bits, open_bits, open_packed

@@ -23,9 +23,8 @@ import pyarrow.parquet as pq
 
 from qontext.data import records
 from qontext.frame.artifacts import DERIVED, META, Artifact, Workdir, open_artifact
-from qontext.frame.damage import damaged, read_array
-from qontext.frame.disk import allow_open_files
 from qontext.frame.errors import QontextError
+from qontext.frame.files import damaged, read_array
 from qontext.models.folder import TextKind
 
 _IDS = pa.schema([pa.field("id", pa.string(), nullable=False)])
@@ -253,7 +252,6 @@ def open_vectors(path: Path | str) -> Vectors:
     ids = artifact.parts(".parquet")
     if len(files) != len(ids) or not files:
         raise damaged(artifact.path, f"it has {len(files)} files of vectors and {len(ids)} of ids")
-    allow_open_files(len(files))
     parts: list[np.ndarray[Any, Any]] = []
     for file, id_file in zip(files, ids):
         rows = records.open_parquet(id_file).metadata.num_rows

@@ -14,8 +14,8 @@ from pydantic import model_validator
 from qontext.frame import locks
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 from qontext.retrieve.index import BACKENDS, PARTIAL

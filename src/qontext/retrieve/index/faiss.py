@@ -14,9 +14,8 @@ from pydantic import Field
 
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
-from qontext.frame.damage import damaged, opening, read_array
-from qontext.frame.disk import require_regular
 from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.files import damaged, opening, read_array, require_regular
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array, Backend, Index
 

@@ -53,11 +53,7 @@ def index_of_arrays(ids: Array, encoded: Array | Packed, representation: str, di
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
     """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
-    artifact = open_searchable(path)
-    opened = _open(artifact, how or How())
-    if artifact.verb == "encode" or not _backend(artifact).changes_files:
-        artifact.check_content()  # after its readers, which say more
-    return opened
+    return _open(open_searchable(path), how or How())
 
 
 def _open(artifact: Artifact, how: How) -> tuple[Index, dict[str, str] | None]:

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options
-from qontext.frame.damage import read_array
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_array
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array, Backend
 from qontext.retrieve.index.exact import BlockIndex, Score, padded, ranked

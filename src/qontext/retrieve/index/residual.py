@@ -31,7 +31,7 @@ from typing_extensions import TypedDict
 
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Options, Seed
-from qontext.frame.damage import damaged, read_array, read_json
+from qontext.frame.files import damaged, read_array, read_json
 from qontext.models.packed import Packed
 from qontext.models.precision import resolve_device
 from qontext.retrieve.encoded.packed import MultiVectors

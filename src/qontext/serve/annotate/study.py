@@ -19,8 +19,8 @@ import numpy as np
 from typing_extensions import TypedDict
 
 from qontext.frame.artifacts import Workdir
-from qontext.frame.damage import read_json
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_json
 from qontext.training.randomness import hashed
 
 PairKind = Literal["passage-passage", "passage-query", "passage-question"]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.frame import disk, locks, log
+from qontext.frame import files, locks, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError
@@ -90,7 +90,7 @@ def run(config: AnnotateConfig) -> dict[str, Any]:
 
     config.check()
     root = config.root
-    disk.require_no_file(root)
+    files.require_no_file(root)
     if config.export:
         return export(open_study(config, root), Store(root), root)
     require("fastapi", "the server")

@@ -18,8 +18,8 @@ from pydantic import Field, model_validator
 from qontext.data import records
 from qontext.frame.artifacts import Artifact
 from qontext.frame.config import Input, Machine, Options
-from qontext.frame.damage import damaged
 from qontext.frame.errors import QontextError
+from qontext.frame.files import damaged
 from qontext.retrieve.encoded.passage_texts import TextRow
 from qontext.retrieve.index import Array, Index
 from qontext.retrieve.index.servers.addresses import clean_settings

@@ -24,11 +24,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import TypedDict
 
-from qontext.frame import artifacts, trust
+from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_artifact
-from qontext.frame.damage import read_array, read_json
 from qontext.frame.errors import QontextError
-from qontext.frame.hashes import digest_of
+from qontext.frame.files import digest_of, read_array, read_json
 from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import PARTIAL, Array, Backend
@@ -218,7 +217,6 @@ class Ingest:
             )
         with self.work.write(KEYS) as path:
             RowKeys(keys, hashes).write(path)
-        trust.remember(self.options.demands({"uri": self.options.uri}))
         return len(keys)
 
 

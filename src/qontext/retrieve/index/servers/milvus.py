@@ -22,9 +22,8 @@ from pydantic import PositiveInt
 from qontext.frame import trust
 from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Asks
-from qontext.frame.damage import damaged
-from qontext.frame.disk import raise_disk_error
 from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.files import damaged, raise_disk_error
 from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array
 from qontext.retrieve.index.servers.addresses import milvus as demands

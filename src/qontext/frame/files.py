@@ -1,21 +1,49 @@
-"""Files and folders: reading, flushing and walking them, and disk errors as readable messages."""
+"""Files and folders: reading, hashing, flushing and walking them; disk errors and damage as readable messages.
+
+Of files that Qontext wrote, one that cannot be read is reported as damaged, with how to make it again.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import hashlib
+import json
 import os
 import re
 import stat
 import time
 from collections.abc import Callable, Iterator
+from functools import cache, lru_cache
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from qontext.frame.errors import QontextError, raise_if_out_of_memory
+from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
+
+if TYPE_CHECKING:
+    import numpy as np
 
 StrPath = str | os.PathLike[str]
+META, CLAIM = "meta.json", "claim.json"
+"""The description of a finished directory, and of one that is being written."""
+SETTLED = 2.0
+"""Seconds after which times of files differ from those of a later change, in every file system."""
+
+
+def digest_of(content: str | bytes, size: int = 16) -> bytes:
+    """The BLAKE2b hash of so many bytes, of a text as UTF-8."""
+    data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
+    return hashlib.blake2b(data, digest_size=size).digest()
+
+
+def json_digest(value: Any) -> str:
+    """The hash of a value as JSON, in hexadecimal digits, independent of the order of its keys."""
+    return digest_of(json.dumps(value, sort_keys=True)).hex()
+
+
+def hash64(text: str) -> int:
+    """A 64-bit hash of a text; for a hundred million texts the probability of a collision is 1 in 3,000."""
+    return int.from_bytes(digest_of(text, 8), "little")
 
 
 def file_hash(path: Path) -> str:
@@ -27,10 +55,29 @@ def file_hash(path: Path) -> str:
         raise QontextError(f"cannot be read: {error.strerror}", place=path) from None
 
 
+def content_hash(path: Path) -> str:
+    """The same. The file is not read again in this process while its stamp is the same, unless it is so new that a change
+    may leave the stamp as it is."""
+    require_regular(path)
+    is_new = time.time() - path.stat().st_mtime < SETTLED
+    return file_hash(path) if is_new else _content_hash(path, file_stamp(path))
+
+
+@lru_cache(200_000)
+def _content_hash(path: Path, stamp: str) -> str:
+    return file_hash(path)
+
+
 def file_stamp(path: Path) -> str:
     """The file's inode, size and times, which change with its content."""
     now = path.stat()
     return f"{now.st_ino} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns}"
+
+
+def cache_folder(kind: str) -> Path:
+    """The folder for data of this kind in the user's cache."""
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "qontext" / kind
 
 
 def require_regular(path: Path) -> Path:
@@ -90,34 +137,12 @@ _REFUSALS = {
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a directory entry to the disk. Windows flushes files that may be written, and no directories."""
-    is_posix = hasattr(os, "O_DIRECTORY")
-    if not is_posix and path.is_dir():
-        return
-    handle = os.open(path, os.O_RDONLY if is_posix else os.O_RDWR)
+    """Flush a file or a directory entry to the disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
-
-
-REPLACE_SECONDS = 5.0
-"""Seconds in which others close a file that is to be replaced."""
-
-
-def replace(source: Path, target: Path) -> None:
-    """Rename a file or a folder atomically. On Windows, a file that another process is reading, if only to look for viruses,
-    cannot be replaced: this waits for it.
-    """
-    end = time.monotonic() + REPLACE_SECONDS
-    while True:
-        try:
-            source.replace(target)
-            return
-        except PermissionError:
-            if hasattr(os, "O_DIRECTORY") or time.monotonic() > end:
-                raise
-        time.sleep(0.01)
 
 
 def make_directory(path: Path) -> None:
@@ -183,32 +208,6 @@ def _disk_error(error: BaseException) -> int | None:
 
 
 _WRITING = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
-
-
-def allow_open_files(count: int) -> None:
-    """Raise the soft limit on open files so that `count` more can be open, such as memory-mapped ones."""
-    wanted = count + 512
-    limit = raise_open_files(wanted)
-    if limit is not None and limit < wanted:
-        raise QontextError(
-            f"{count:,} open files are needed, but the limit of this process is {limit:,}",
-            remedy="Raise the limit (ulimit -Hn).",
-        )
-
-
-def raise_open_files(wanted: int) -> int | None:
-    """Raise the soft limit on open files to `wanted`, as far as the system allows; the limit, or None if there is none."""
-    try:
-        import resource
-    except ImportError:  # Windows
-        return None
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return None
-    if soft < wanted and soft != hard:
-        soft = wanted if hard == resource.RLIM_INFINITY else min(hard, wanted)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return soft
 
 
 Identity = tuple[int, int]
@@ -277,3 +276,117 @@ def shown_size(count: int) -> str:
         if count >= size:
             return f"{count / size:.1f} {unit}"
     return f"{count} bytes"
+
+
+def is_of_others(description: Path) -> bool:
+    """True if a file with the name of a description is plainly another program's: an object without anything by which a
+    description is known. Documents often have such files."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        return _is_of_others(require_regular(description), file_stamp(description))
+    return False
+
+
+@lru_cache(1024)
+def _is_of_others(description: Path, stamp: str) -> bool:
+    """The same, kept until the file changes: a search asks it at every question."""
+    value = json.loads(description.read_text(encoding="utf-8"))
+    return isinstance(value, dict) and bool(value) and not value.keys() & {"verb", "key", "digest"}
+
+
+def damaged(path: Path, what: str) -> QontextError:
+    """The error for a file with the wrong content."""
+    return QontextError(f"damaged: {what}", place=path, remedy=_remedy(path))
+
+
+@contextlib.contextmanager
+def opening(path: Path, what: str) -> Iterator[None]:
+    """Turns whatever a parser raises inside into the error for a damaged file; `what` is what it should be.
+
+    Parsers raise whatever they like on damaged input, so every exception counts. Use it around parsing alone.
+    """
+    try:
+        yield
+    except QontextError:
+        raise
+    except FileNotFoundError as error:
+        missing = path if error.filename is None else Path(error.filename)
+        raise damaged(missing, "the file is missing") from None
+    except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
+            raise QontextError("cannot be read: permission denied", place=path) from None
+        raise_if_out_of_memory(error)
+        raise damaged(path, f"not {what} ({first_line(error)})") from None
+
+
+def read_array(
+    path: Path, kinds: str, *, shape: tuple[int | None, ...] | None = (None,), mapped: bool = True
+) -> np.ndarray[Any, Any]:
+    """The array of an `.npy` file. `kinds` are numpy's letters of what it may hold; None in `shape` is any length,
+    and None for it any shape."""
+    import numpy as np
+
+    require_regular(path)
+    with opening(path, "a readable array: it is cut off or no .npy file"):
+        array = np.load(path, mmap_mode="r" if mapped else None, allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("several arrays in one file")
+    if array.dtype.kind not in kinds or array.dtype.hasobject:
+        raise damaged(
+            path, f"its type is {array.dtype}, expected {' or '.join(_KINDS[kind] for kind in kinds)}"
+        )
+    if shape is not None and (
+        array.ndim != len(shape) or any(n is not None and n != m for n, m in zip(shape, array.shape))
+    ):
+        expected = " × ".join("any" if n is None else str(n) for n in shape)
+        raise damaged(path, f"its shape is {array.shape}, expected {expected}")
+    return array
+
+
+def read_json(path: Path, shape: Any) -> Any:
+    """The JSON in the file, once it has the `shape`: a type, such as a TypedDict or a dataclass."""
+    require_regular(path)
+    with opening(path, "JSON"):
+        value = json.loads(path.read_text(encoding="utf-8"))
+    if complaint := misfit(value, shape):
+        raise damaged(path, complaint)
+    return value
+
+
+def misfit(value: Any, shape: Any) -> str | None:
+    """The difference of the value from the shape, or None."""
+    from pydantic import ValidationError
+
+    try:
+        # As JSON, where a list is a tuple, too.
+        _adapter(shape).validate_json(
+            json.dumps(value, ensure_ascii=False).encode("utf-8", "replace"), strict=True
+        )
+    except ValidationError as error:
+        first = error.errors()[0]
+        name = ".".join(map(str, first["loc"]))
+        message = first["msg"][:1].lower() + first["msg"][1:]
+        return f"{name}: {message}" if name else message
+    return None
+
+
+@cache
+def _adapter(shape: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(shape)
+
+
+def _remedy(path: Path) -> str:
+    """The command that makes the file again, as far as the description of the directory around it tells."""
+    for folder in (path, *path.parents):
+        if (folder / CLAIM).is_file():
+            return "Remove it, and run the same command again: it resumes."
+        if (folder / META).is_file():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
+                verb = json.loads((folder / META).read_text(encoding="utf-8"))["verb"]
+                return f"Remove the directory {folder}, and run 'qontext {verb}' (or its recipe) again."
+            break
+    return "Fetch or write it again."
+
+
+_KINDS = {"b": "booleans", "i": "integers", "u": "unsigned integers", "f": "floating point"}
