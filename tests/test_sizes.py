@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 61013,
-    "MODULES": 357,
-    "TEST_LINES": 48799,
-    "MANUAL_WORDS": 25629,
+    "LINES": 60475,
+    "MODULES": 355,
+    "TEST_LINES": 48507,
+    "MANUAL_WORDS": 25508,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -133,7 +133,7 @@ COMMANDS: dict[str, Settings] = {
     "search:residual": {"index": "@residual", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
     "search:bm25": {"index": "@bm25", "data": "@set", "split": "test", "k": 5},
     "search:words": {"bm25": True, "passages": "@docs.tsv", "queries": "@queries.tsv", "k": 5},
-    "search:system": {"system": "sh -c 'echo d1 # $QONTEXT_QUESTION'", "data": "@set", "split": "test", "k": 5},
+    "search:system": {"system": r"sed -E 's/.*: .([^,]*).,.*/\1 Q0 d1 1 1 mine/'", "data": "@set", "split": "test", "k": 5},
     "export": {"source": "@vectors"},
     "push": {"directory": "@encoder", "repository": "someone/encoder", "scores": ["@scores"], "dry_run": True},
     "fuse": {"runs": ["@ranks.trec", "@run"], "k": 5},

@@ -87,17 +87,3 @@ def test_llama_index_retriever(world: World, expected: list[str]) -> None:
     scores = [node.score for node in nodes]
     assert scores == sorted(scores, reverse=True)
     assert nodes[0].metadata["title"] and nodes[0].text
-
-
-def test_an_outside_system_may_be_this_server(site: Running, world: World) -> None:
-    """Over HTTP and over MCP, the same passages as from the directory itself."""
-    from qontext.data.collection import read_passages
-    from qontext.retrieve.matching import Matcher
-    from qontext.retrieve.outside import open_outside
-
-    matcher = Matcher(read_passages(world / "mine" / "index" / "passages"))
-    expected = [hit.passage for hit in Searcher(world / "mine", device="cpu").search(QUESTION, k=5)]
-    for spec in (site.url, f"mcp:{site.url}/mcp"):
-        system = open_outside(spec)
-        assert matcher.match(QUESTION, system.ask(QUESTION, 5), 5) == (expected, 0), spec
-        system.close()

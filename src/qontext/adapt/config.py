@@ -93,8 +93,8 @@ class AdaptConfig(StageConfig):
     stage of a system: it reads the best passages of a question."""
 
     also: Annotated[tuple[str, ...], Asks(outside.also_demands)] = ()
-    """NAME=SYSTEM: a search that you have, to measure it beside these: 'command {question}', the URL of a search, or mcp:
-    and the command or the URL of an MCP server. May be repeated."""
+    """NAME=COMMAND: a search that you have, to measure it beside these: a command that reads questions as JSON lines,
+    {"id": …, "text": …}, and writes a TREC run of ids of passages or documents. May be repeated."""
 
     questions: Annotated[str | None, Input()] = None
     """Real questions without labels, such as a search log: lines of a .txt or .log file, or as for `search --queries`.

@@ -172,7 +172,7 @@ def _plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Pla
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
         # The original encoder's vectors are computed before the training.
         before = STAGE_SECONDS + needed.pool / together.encoded
-        after = seconds["measure"] - before + seconds["serve"] + seconds.get("ask", 0.0)
+        after = seconds["measure"] - before + seconds["serve"]
         limits = _limits(usable - seconds["survey"], passages, batch, after, finetuning, together)
         notes = _notes_on_training(request, passages, trained, filtering, finetuning)
     else:
@@ -211,8 +211,6 @@ def _necessary(
     if tokens:
         seconds["measure"] += _comparing_tokens(request, passages, questions, encoders)
     asked = _asked(request, passages, questions)
-    if rates.outside:
-        seconds["ask"] = rates.outside * asked
     reranked = _reranked(request, asked * encoders, rates)
     if reranked:
         stages = encoders * 1.5 * _splits(request)

@@ -58,8 +58,6 @@ class Rates:
     seconds: float = 0.0
     asking: AskingTime = field(default_factory=AskingTime)
     load: float = 0.0
-    outside: float = 0.0
-    """Seconds in which all outside systems answer one question."""
 
 
 def measure(

@@ -23,14 +23,11 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
-from qontext.retrieve import outside
 from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN, STARTS, is_adapted, model_of
 
 if TYPE_CHECKING:
-    from qontext.adapt.config import Request
     from qontext.adapt.result import Adapted
     from qontext.adapt.starts import Starts
-    from qontext.adapt.survey import Survey
     from qontext.adapt.verdict import Verdict
 
 FEWEST_ASKED = 10
@@ -181,7 +178,6 @@ def _plan(
     request, survey, notes, dimension = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
-    asking = _outside_seconds(request, survey)
     log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
     survey = spent(starts, survey)
     measured = rates.measure(
@@ -195,7 +191,7 @@ def _plan(
         trains=request.untrainable is None,
         under=aside or root,
     )
-    plan = make_plan(request, survey, replace(measured, outside=asking), dimension)
+    plan = make_plan(request, survey, measured, dimension)
     plan = replace(plan, notes=[*notes, *plan.notes])
     request = request if plan.finetune_steps else request.without_training_on_labels()
     log.note(
@@ -215,12 +211,6 @@ def _plan(
     if config.dry_run:
         return {**result, "recipe": str(root / state.RECIPE)}
     return _carry_out(config, root, planned, started)
-
-
-def _outside_seconds(request: Request, survey: Survey) -> float:
-    """Seconds in which all other systems answer one question: each is asked one, before any work."""
-    words = next((words for passage in survey.sample if (words := passage.content.split())), ["?"])
-    return sum(outside.probe(system, " ".join(words[:8])) for system in request.also.values())
 
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
@@ -387,7 +377,7 @@ ADAPT = Pipeline(
         qontext adapt docs.jsonl --labels labels.jsonl --budget 2h --out runs/labeled
         qontext adapt docs.jsonl --index faiss-hnsw --out runs/mine
         qontext adapt docs.jsonl --copy-model --out runs/mine
-        qontext adapt docs.jsonl --also mine="python3 my_search.py {question}" --out runs/compared
+        qontext adapt docs.jsonl --also mine="python3 my_search.py" --out runs/compared
         qontext adapt docs.jsonl --questions questions.txt --judge 30 --out runs/mine
         qontext adapt --source notes=handbook --source docs=docs.jsonl --dry-run --out runs/both
         qontext adapt pydocs: --budget 10m --dry-run

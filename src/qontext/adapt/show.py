@@ -32,7 +32,6 @@ PARTS = {
     "train": "train",
     "fine_tune": "fine-tune",
     "measure": "encode and evaluate",
-    "ask": "ask other systems",
     "serve": "build the index",
 }
 """Part of the time → its name for users, in the order of work."""

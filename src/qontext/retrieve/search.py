@@ -10,7 +10,7 @@ import shutil
 from collections import Counter
 from collections.abc import Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from qontext.frame import log
 from qontext.frame.errors import QontextError
@@ -24,21 +24,16 @@ from qontext.retrieve.ask.prepared import compute_vectors, is_documents
 from qontext.retrieve.searched import (
     OF_RUNS,
     WORDS,
+    Asked,
     Indexed,
     Recommended,
     SearchConfig,
-    open_asked,
     open_searcher,
     refuse,
 )
 from qontext.retrieve.searcher import Answer, Answers
 
-if TYPE_CHECKING:
-    from qontext.retrieve.matching import Asked
-
 RUN, PARTIAL = "run.trec", "partial"
-ASKED = 16
-"""Questions to an outside system in a part."""
 BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
 """Queries that exact search multiplies together; for many queries, parts to aim at; and results of the largest part."""
 
@@ -47,7 +42,6 @@ class Search(Parts[SearchConfig]):
     """Slices of the queries, each a run of its own; the result is these runs one after the other."""
 
     unit = "queries"
-    asked: Asked | None = None
 
     @cached_property
     def queries(self) -> list[tuple[str, str]]:
@@ -59,21 +53,17 @@ class Search(Parts[SearchConfig]):
 
     def plan(self) -> list[Part]:
         count = len(self.queries)
-        size = max(count, 1) if self._is_for_one_process() else size_for(count, self.config.k)
-        size = size if self.config.system is None else ASKED
+        is_whole = self.config.system is not None or self._is_for_one_process()
+        size = max(count, 1) if is_whole else size_for(count, self.config.k)
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
 
     def open(self) -> None:
         self.searched: Recommended | Indexed | Asked
         if self.config.system is not None:
-            self.searched = self.asked = open_asked(self.config)
+            self.searched = Asked(self.config)
             return
         is_whole = self.config.index is not None and is_adapted(self.config.index)
         self.searched = Recommended(self.config) if is_whole else Indexed(self.config, self.work)
-
-    def close(self) -> None:
-        if self.asked is not None:
-            self.asked.system.close()
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data.runs import write_run
@@ -89,10 +79,8 @@ class Search(Parts[SearchConfig]):
 
         hits = self.searched.run(queries, advance)
         counts = {"queries": len(hits), "results": hits.size}
-        if self.asked is not None:
-            counts["unmatched"] = self.asked.take_unmatched()
-            if not hits.size and not part.first:
-                self.asked.refuse_unmatched()
+        if isinstance(self.searched, Asked):
+            counts["unmatched"] = self.searched.unmatched
         self.work.write_json(_counts_name(part), counts)
         with self.work.write(part.name) as path:
             write_run(hits, path, tag=self.searched.tag)
@@ -193,7 +181,7 @@ EXAMPLES = """
         qontext search runs/mine "how do I reset my password?" --also "words: password reset" --refresh
         qontext search runs/mine --queries data/queries.jsonl --out run.trec
         qontext search vectors --data data --split test --on ray --out dense
-        qontext search --system "python3 my_search.py {question}" --data data --split test --out mine
+        qontext search --system "python3 my_search.py" --data data --split test --out mine
 """
 
 STAGE = Stage(

@@ -29,7 +29,6 @@ from qontext.retrieve.system import System
 if TYPE_CHECKING:
     from qontext.data.runs import Run
     from qontext.retrieve.index import Index
-    from qontext.retrieve.matching import Asked
 
 
 OF_ENCODERS = ("untied", "max_length", "query_prompt", "precision", "scoring")
@@ -95,8 +94,8 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     """Search with BM25 instead of vectors; in a directory of `adapt`, instead of the recommended system."""
 
     system: Annotated[str | None, Asks(outside.demands)] = None
-    """Ask another search instead: 'command {question}', the URL of a search, or mcp: and the command or the URL of an MCP
-    server. Its results (ids, paths or texts) are matched to the passages."""
+    """Ask another search instead: a command that reads questions as JSON lines, {"id": …, "text": …}, and writes a TREC
+    run of ids of passages or documents."""
 
     k: int = Field(1_000, ge=1)
     """Passages per query; 5 for a question, if not set."""
@@ -188,13 +187,20 @@ class Indexed:
         return by_document(rank, queries, self.config.k, find, renamed=True)
 
 
-def open_asked(config: SearchConfig) -> Asked:
-    """The search from elsewhere, with the passages that its results are matched to."""
-    from qontext.retrieve.inputs import select_passages
-    from qontext.retrieve.matching import Asked
+class Asked:
+    """A search from elsewhere."""
 
-    passages = select_passages(config.data, config.passages)
-    return Asked(outside.open_outside(config.system or ""), passages, config.k)
+    tag = "outside"
+
+    def __init__(self, config: SearchConfig) -> None:
+        from qontext.retrieve.inputs import select_passages
+
+        self.config, self.passages = config, select_passages(config.data, config.passages)
+        self.unmatched = 0
+
+    def run(self, queries: Mapping[str, str], advance: Callable[[float], None]) -> Run:
+        run, self.unmatched = outside.ask(self.config.system or "", queries, self.passages, self.config.k)
+        return run
 
 
 def open_searcher(config: SearchConfig) -> Searcher:
