@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from qontext.baselines.tas_b import ClusteredSampler
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.finetune.batches import RetrieverPlan, Tokenized
-from qontext.finetune.clusters import ClusteredSampler
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
 from qontext.training.sampler import EpochSampler

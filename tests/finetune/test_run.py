@@ -328,7 +328,7 @@ def test_queries_are_clustered_with_their_whole_prompt(
         seen.append(vectors.numpy())
         return k_means(vectors, *rest)
 
-    monkeypatch.setattr("qontext.finetune.clusters.k_means", spied)
+    monkeypatch.setattr("qontext.baselines.tas_b.k_means", spied)
     prompt = "the mill of the river and the bridge of stone answer a question: "
     finetune(tmp_path / "out", clusters=2, query_prompt=prompt, steps=1)
     texts = list(load_collection(beir).queries("train").values())

@@ -9,15 +9,17 @@ from qontext.finetune.config import FinetuneConfig
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
+from qontext.frame.kinds import resolve
 from qontext.frame.stages import Stage
 from qontext.models.representations import REPRESENTATIONS
 
 CACHE = "cache/passages"
+TAS_B = "qontext.baselines.tas_b"
+"""The module of `--clusters` and `--batch-teacher`."""
 
 
 def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.runs import read_run
-    from qontext.finetune.batch_teacher import TaughtInBatch, open_batch_teacher
     from qontext.finetune.bi_encoder import BiEncoder
     from qontext.finetune.examples import read_examples
     from qontext.models.attention import compute_first_token_alone
@@ -34,12 +36,12 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     reader = _reader(config, representation, encoder, says=group.is_first)
     check_length("passage_length", reader.lengths.passage, encoder.max_length, config.encoder)
     check_length("query_length", reader.lengths.query, encoder.max_length, config.encoder)
-    batch_teacher = open_batch_teacher(config, group)
+    batch_teacher = _batch_teacher(config, str(group.device))
     plan = _plan(config, examples, source, reader, group, work, batch_teacher)
     steps = config.steps_over(len(examples))
     temperature = config.temperature or representation.temperature
     parts: Any = encoder, representation, temperature, config.make_loss(), query_encoder
-    model = TaughtInBatch(batch_teacher, *parts) if batch_teacher else BiEncoder(*parts)
+    model = batch_teacher.student(*parts) if batch_teacher else BiEncoder(*parts)
     model.to(group.device)
     summary: dict[str, Any] = {
         "queries": len(examples),
@@ -202,6 +204,15 @@ def _evaluations(
     return evaluations
 
 
+def _batch_teacher(config: FinetuneConfig, device: str) -> Any:
+    """The second teacher, if the settings name one."""
+    loss = config.options("loss")
+    name = getattr(loss, "batch_teacher", None)
+    if name is None:
+        return None
+    return resolve(f"{TAS_B}:BatchTeacher").open(name, loss.batch_teacher_weight, device, config.precision)
+
+
 def _plan(
     config: FinetuneConfig,
     examples: Any,
@@ -213,18 +224,17 @@ def _plan(
 ) -> Any:
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan, tokenized
-    from qontext.finetune.clusters import ClusteredSampler, query_clusters
     from qontext.finetune.losses.base import Distillation
     from qontext.training.sampler import EpochSampler
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
     sampler = EpochSampler(*places)
     if config.clusters:
-        of = query_clusters(
+        of = resolve(f"{TAS_B}:query_clusters")(
             config.encoder, examples.texts, config.clusters, group, work,
             prompt=config.query_prompt, longest=reader.lengths.query, seed=config.seed,
         )  # fmt: skip
-        sampler = ClusteredSampler(*places, clusters=of)
+        sampler = resolve(f"{TAS_B}:ClusteredSampler")(*places, clusters=of)
     loss = config.options("loss")
     examples.margin_bins = loss.margin_bins if isinstance(loss, Distillation) else None
     texts = tokenized(examples, source, reader, CACHE, group, work)

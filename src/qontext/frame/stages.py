@@ -110,7 +110,7 @@ VERBS: Mapping[str, Verb] = {
     "generate": Verb("qontext.queries.generate", "Queries", "Generate queries for every passage."),
     "train-generator": Verb("qontext.queries.train_generator", "Queries", "Train a model that generates queries."),
     "filter": Verb("qontext.queries.filter", "Queries", "Score queries and drop those that miss their passage."),
-    "expand": Verb("qontext.queries.expand", "Queries", "Append queries to passages, for BM25."),
+    "expand": Verb("qontext.baselines.expand", "Queries", "Append queries to passages, for BM25."),
     "holdout": Verb("qontext.evaluation.holdout", "Queries", "Hold out queries of some documents for evaluation."),
     "pretrain": Verb("qontext.pretrain.run", "Training", "Pre-train an encoder on passages and their contexts."),
     "mine": Verb("qontext.finetune.negatives.mine", "Training", "Mine hard negatives from runs and judgments."),

@@ -67,7 +67,7 @@ class Loss:
 
 
 class WithBatchTeacher(config.Options):
-    """Options of losses beside which a second teacher may score the whole batch, as in TAS-B (`batch_teacher.py`)."""
+    """Options of losses beside which a second teacher may score the whole batch, as in TAS-B."""
 
     batch_teacher: Annotated[str | None, Input()] = None
     """A second teacher, which scores all passages of the batch: a retriever of --representation tokens (TAS-B), or a larger

@@ -17,10 +17,10 @@ REPRESENTATIONS = Kinds(
         "sparse": Kind("qontext.models.representations.sparse:Sparse", "weights of words, as SPLADE"),
         "tokens": Kind("qontext.models.representations.tokens:Tokens", "a vector for each token, as ColBERT"),
         "first-tokens": Kind(
-            "qontext.models.representations.first_tokens:FirstTokens", "some vectors of a passage, as ME-BERT"
+            "qontext.baselines.me_bert:FirstTokens", "some vectors of a passage, as ME-BERT"
         ),
         "matches": Kind(
-            "qontext.models.representations.matches:Matches",
+            "qontext.baselines.coil:Matches",
             "vectors or weights of a text's own tokens, as COIL and uniCOIL",
         ),
     },

@@ -41,7 +41,7 @@ METHODS = Kinds(
         ),
         "costa": Kind("qontext.pretrain.objectives.costa:Costa", "[CLS] is close to the text's spans"),
         "cot-lm": Kind(
-            "qontext.pretrain.objectives.cot_lm:CotLm",
+            "qontext.baselines.cot_lm:CotLm",
             "for decoders: the passage's vector, then its context token by token",
         ),
         "bow": Kind(

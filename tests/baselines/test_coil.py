@@ -11,13 +11,12 @@ import pytest
 import torch
 from tests.finetune.test_run import apart
 
+from qontext.baselines import coil
+from qontext.baselines.coil import Matches, MatchesOptions
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.packed import Packed
-from qontext.models.representations import matches
 from qontext.models.representations.base import Lengths
-from qontext.models.representations.matches import Matches, MatchesOptions
-from qontext.models.retriever import Retriever
 from qontext.retrieve.index.sparse import MatchIndex
 
 Finetune = Callable[..., Any]
@@ -68,7 +67,7 @@ SIZES = [
 def test_scores_are_those_of_the_equation_in_training_and_in_search(
     start: Path, sizes: MatchesOptions, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(matches, "PRODUCTS_PER_BLOCK", block)
+    monkeypatch.setattr(coil, "PRODUCTS_PER_BLOCK", block)
     encoder = load_encoder(str(start)).eval()
     model = Matches(encoder, sizes, Lengths(12, 9))
     model.token.weight.mul_(20)  # scores of some size, of both signs
@@ -117,7 +116,3 @@ def test_training_continues_with_the_same_sizes(finetune: Finetune, tmp_path: Pa
     assert apart(first.path / "1_Matches", again.path / "1_Matches") < 1e-6
     with pytest.raises(QontextError, match=r"the encoder was trained with .*token_dimensions=4"):
         finetune(tmp_path / "other", **{**sizes, "token_dimensions": 5}, **more)
-    weights = first.path / "1_Matches" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:-8])
-    with pytest.raises(QontextError, match=r"1_Matches.*damaged: it has"):
-        Retriever(first.path, device="cpu", packed=True)

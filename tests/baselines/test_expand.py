@@ -14,12 +14,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
+from qontext.baselines import expand
 from qontext.data import records
 from qontext.data.collection import read_passages
 from qontext.data.places import Place, find_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
-from qontext.queries import expand
 from qontext.retrieve.where import passages_of
 
 

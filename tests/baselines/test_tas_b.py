@@ -14,9 +14,8 @@ from tests.finetune.test_loss import BATCH, Bare, batch, losses, opened
 from tests.finetune.test_run import apart, command
 from tests.tiny import Server
 
-from qontext.finetune.batch_teacher import BatchTeacher, TaughtInBatch
+from qontext.baselines.tas_b import BatchTeacher, TaughtInBatch
 from qontext.finetune.batches import Padded, Texts
-from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE, pad
 from qontext.models.folder import TextKind
 from qontext.models.representations.tokens import max_similarity
@@ -156,11 +155,6 @@ def test_an_encoder_of_one_vector_teaches_its_similarities(
     student.shapes = torch.Size([2]), torch.Size([2])
     value = student.contrast(torch.cat([vectors, vectors], 1), keys, slice(None))
     assert value["batch_teacher"].item() == pytest.approx(0, abs=1e-6), "both are divided by the temperature"
-
-
-def test_what_cannot_teach_is_refused(finetune: Finetune, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="--batch-teacher-weight needs --batch-teacher"):
-        finetune(tmp_path / "out", batch_teacher_weight=0.5)
 
 
 def test_an_untied_pair_teaches_with_both_halves(finetune: Finetune, tmp_path: Path) -> None:

@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from qontext import api
+from qontext.baselines.me_bert import FirstTokens
 from qontext.data.runs import read_run
 from qontext.models.encoder import load_encoder
 from qontext.models.folder import read_layout
 from qontext.models.representations.base import Lengths
-from qontext.models.representations.first_tokens import FirstTokens
 from qontext.models.retriever import Retriever
 
 Finetune = Callable[..., Any]

@@ -1,4 +1,11 @@
-"""A second teacher, which scores every passage of the batch for every query: dual supervision (TAS-B).
+"""TAS-B (Hofstätter et al. 2021): batches of similar queries, and a second teacher that scores every passage of the batch.
+
+**Batches.** Each is from one of k clusters of the queries' vectors, those of k-means over the vectors of the encoder that is
+fine-tuned, before the training. An epoch visits every query once: clusters in a random order, the queries of a cluster in a
+random order, cut into batches, the batches in a random order. Only a batch at the border of two clusters has queries of
+both. (The paper draws a cluster for each batch, and queries from it.)
+
+**The second teacher.**
 
     L = L₁ + λ · L₂
     L₂ = mean over passages p of other queries of ( (s(q, p⁺) - s(q, p)) - (t(q, p⁺) - t(q, p)) )²
@@ -19,22 +26,83 @@ Shapes: N texts, M texts of the whole batch, Q queries, P passages, X numbers of
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, get_args
+from dataclasses import dataclass, field
+from typing import Any, Self, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from qontext.finetune.batches import LabelKeys, Reader, Texts
 from qontext.finetune.bi_encoder import BiEncoder, sides
-from qontext.finetune.losses.base import WithBatchTeacher
 from qontext.finetune.losses.margin_mse import margin_mse
+from qontext.frame import log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.files import read_array
+from qontext.frame.errors import QontextError
+from qontext.models.batching import Ints
 from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
+from qontext.training.k_means import k_means
+from qontext.training.randomness import hashed, permuted
+from qontext.training.sampler import EpochSampler
 
-if TYPE_CHECKING:
-    from qontext.finetune.config import FinetuneConfig
+FILE = "cache/clusters.npy"
+
+
+@dataclass(frozen=True)
+class ClusteredSampler(EpochSampler):
+    """The queries of each step for this rank; `clusters` [Q] are the numbers of their clusters."""
+
+    clusters: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    _orders: dict[int, Ints] = field(default_factory=dict)
+
+    def order(self, places: Ints, epoch: int) -> Ints:
+        if epoch not in self._orders:
+            self._orders.clear()
+            self._orders[epoch] = self._order(epoch)
+        return self._orders[epoch][places]
+
+    def _order(self, epoch: int) -> Ints:
+        """All queries of an epoch's whole batches."""
+        cluster = hashed(self.seed, "cluster", self.clusters, epoch)
+        query = hashed(self.seed, "query of cluster", np.arange(self.examples), epoch)
+        count = self.examples // self.batch_size
+        batches = np.lexsort((query, cluster))[: count * self.batch_size].reshape(count, -1)
+        numbers: Ints = batches[permuted(np.arange(count), count, self.seed, epoch)].reshape(-1)
+        return numbers
+
+
+def query_clusters(
+    encoder: str,
+    queries: list[str],
+    clusters: int,
+    group: Any,
+    work: Workdir,
+    *,
+    prompt: str | None,
+    longest: int,
+    seed: int,
+) -> Ints:
+    """[Q] the cluster of each query, computed by rank 0, read by all. `longest` counts the tokens of the prompt, too, which
+    is that of the encoder's folder if None."""
+    if clusters > len(queries):
+        raise QontextError(
+            f"clusters = {clusters:,}, but there are only {len(queries):,} queries",
+            remedy=f"Set --clusters to at most {len(queries):,}.",
+        )
+    if group.is_first and not work.has(FILE):
+        device = str(group.device)
+        retriever = Retriever(encoder, device=device, max_length=longest, prompts={"query": prompt})
+        vectors = torch.from_numpy(retriever.encode(queries, "query"))
+        own = k_means(vectors, clusters, seed, group.device)[0].numpy()
+        log.note(f"{len(np.unique(own)):,} clusters of {len(queries):,} queries.")
+        with work.write(FILE) as path, path.open("wb") as file:
+            np.save(file, own, allow_pickle=False)
+    group.wait()
+    return read_array(work.path / FILE, "i", shape=(len(queries),), mapped=False)
 
 
 class BatchTeacher:
@@ -45,6 +113,13 @@ class BatchTeacher:
         self.representation = model.representation or Vector()
         self.has_vector = model.representation is None
         self.representation.fill_up()
+
+    @classmethod
+    def open(cls, name: str, weight: float, device: str, precision: Any) -> Self:
+        return cls(Retriever(name, device=device, precision=precision, packed=True), weight)
+
+    def student(self, *parts: Any) -> TaughtInBatch:
+        return TaughtInBatch(self, *parts)
 
     def reader(self) -> Reader:
         """The form in which it reads texts."""
@@ -101,13 +176,3 @@ class TaughtInBatch(BiEncoder):
 
     def _scores(self, texts: Tensor, keys: LabelKeys, rows: slice) -> Tensor:
         return self.representation.similarity(*sides(texts, keys, rows)) / self.temperature
-
-
-def open_batch_teacher(config: FinetuneConfig, group: Any) -> BatchTeacher | None:
-    """The second teacher, if the settings name one."""
-    loss = config.options("loss")
-    if not isinstance(loss, WithBatchTeacher) or loss.batch_teacher is None:
-        return None
-    settings: dict[str, Any] = {"device": str(group.device), "precision": config.precision}
-    model = Retriever(loss.batch_teacher, **settings, packed=True)
-    return BatchTeacher(model, loss.batch_teacher_weight)
