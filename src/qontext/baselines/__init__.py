@@ -1,1 +1,1 @@
-"""What only rows of other systems need: kinds as a user's own would be, which nothing else imports."""
+"""Kinds that only rows of other systems need, as a user's own would be: nothing else imports them."""

@@ -38,8 +38,8 @@ from qontext.finetune.bi_encoder import BiEncoder, sides
 from qontext.finetune.losses.margin_mse import margin_mse
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.files import read_array
 from qontext.frame.errors import QontextError
+from qontext.frame.files import read_array
 from qontext.models.batching import Ints
 from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
