@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from qontext.data import dpr
+from qontext.data import dpr, lines
 from qontext.data.collection import read_passages, read_queries
 from qontext.frame.errors import QontextError
 
@@ -85,7 +85,7 @@ def training_questions(count: int) -> list[dict[str, object]]:
 def test_training_files_are_read_piece_by_piece(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, indent: int | None
 ) -> None:
-    monkeypatch.setattr(dpr, "_BLOCK", 500)
+    monkeypatch.setattr(lines, "_BLOCK", 500)
     path = tmp_path / "biencoder-nq-dev.json"
     path.write_text(json.dumps(training_questions(20), indent=indent))
     assert dpr.is_questions(path)

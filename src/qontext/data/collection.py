@@ -15,7 +15,7 @@ from typing import Any
 
 from qontext.data import dpr, records
 from qontext.data.ids import escape, id_of, unescape
-from qontext.data.lines import SUFFIXES, read_jsonl, read_lines
+from qontext.data.lines import SUFFIXES, first_line, read_jsonl, read_lines
 from qontext.data.metadata import as_json
 from qontext.data.passage import PASSAGE_COLUMNS, passages_of
 from qontext.data.passage import Passage as Passage
@@ -182,17 +182,14 @@ def read_qrels(source: Path | str) -> Qrels:
             "is a folder, not a judgments file", place=path, remedy="Name a qrels/SPLIT.tsv in it."
         )
     qrels: Qrels = {}
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
+    for place, line in read_lines(path):
         fields = line.split("\t") if "\t" in line else line.split()
-        if number == 1 and _is_header(fields, path):
+        if place == f"{path}:1" and _is_header(fields, path):
             continue
-        query, passage, grade = _judgment(fields, f"{path}:{number}")
+        query, passage, grade = _judgment(fields, place)
         if qrels.setdefault(query, {}).setdefault(passage, grade) != grade:
             raise QontextError(
-                f"judges query {query!r} and passage {passage!r} twice, with different grades",
-                place=f"{path}:{number}",
+                f"judges query {query!r} and passage {passage!r} twice, with different grades", place=place
             )
     if not qrels:
         raise QontextError("contains no judgments", place=path)
@@ -232,13 +229,11 @@ def write_qrels(path: Path, judgments: Iterable[tuple[str, str, int]]) -> None:
 
 def read_columns(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:
     """(place, columns) of each line of a file with this number of columns, separated by tabs."""
-    for number, line in enumerate(read_lines(path), start=1):
-        if not line.strip():
-            continue
+    for place, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != count:
-            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=f"{path}:{number}")
-        yield f"{path}:{number}", fields
+            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=place)
+        yield place, fields
 
 
 def passage_row(passage: Passage) -> dict[str, str]:
@@ -247,9 +242,10 @@ def passage_row(passage: Passage) -> dict[str, str]:
 
 
 def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
+    is_text = _ends_well(path, ".txt") or _ends_well(path, ".log")
     if is_parquet(path):
         yield from _parquet_queries(path)
-    elif _ends_well(path, ".txt") or _ends_well(path, ".log"):
+    elif is_text and "\t" not in first_line(path):
         yield from _lines_asked(path)
     elif dpr.is_questions(path):
         yield from ((place, id, text) for place, id, text, _ in dpr.questions(path))
@@ -264,10 +260,10 @@ def _query_rows(path: Path) -> Iterator[tuple[str, str, str]]:
 def _lines_asked(path: Path) -> Iterator[tuple[str, str, str]]:
     """The different lines of a log of questions."""
     seen = set()
-    for number, line in enumerate(read_lines(path), start=1):
-        if (asked := _as_asked(line)) and asked not in seen:
+    for place, line in read_lines(path):
+        if (asked := _as_asked(line)) not in seen:
             seen.add(asked)
-            yield f"{path}:{number}", f"line-{number}", " ".join(line.split())
+            yield place, f"line-{place.rpartition(':')[2]}", " ".join(line.split())
 
 
 def _parquet_queries(path: Path) -> Iterator[tuple[str, str, str]]:
@@ -297,8 +293,7 @@ _LAYOUTS = {2: "id<tab>text", 3: "id<tab>title<tab>text", 4: "id<tab>url<tab>tit
 
 def _passage_rows(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(place, [id, …, title, text]) of each line, in the layout of the first one."""
-    first = next((line for line in read_lines(path) if line.strip()), "")
-    count = first.count("\t") + 1
+    count = first_line(path).count("\t") + 1
     for place, fields in read_columns(
         path, count if count in _LAYOUTS else 2, _LAYOUTS.get(count, _LAYOUTS[2])
     ):

@@ -9,38 +9,35 @@
 
 from __future__ import annotations
 
+import ast
+import codecs
+import contextlib
+import csv
 import json
 import re
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from qontext.data.ids import id_of
-from qontext.data.lines import check_characters, plain_name, read_lines
+from qontext.data.lines import LONGEST, check_characters, first_line, plain_name, read_blocks, read_lines
 from qontext.frame.errors import QontextError
 
 _HEADER = ["id", "text", "title"]
 _BETWEEN = re.compile(r"[\s,]*")  # between the items of a JSON list
-_BLOCK = 4 << 20  # characters
-# An item of a list of strings, and the comma after it.
-_ITEM = re.compile(
-    r"""\s*(?:(-?[0-9]+)|"([^"\\]*(?:\\.[^"\\]*)*)"|'([^'\\]*(?:\\.[^'\\]*)*)')\s*(?:,|$)""", re.DOTALL
-)
-_ESCAPED = re.compile(r"\\(?:(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})|(.))", re.DOTALL)
-_SIGNS = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f", "/": "/", "\\": "\\", "'": "'", '"': '"'}
+csv.field_size_limit(LONGEST)
 
 
 def is_passages(path: Path) -> bool:
-    return _first_line(path).split("\t") == _HEADER
+    return first_line(path).split("\t") == _HEADER
 
 
 def is_questions(path: Path) -> bool:
     """True if a file contains questions with answers, whatever its name."""
-    name, first = plain_name(path), _first_line(path)
+    name = plain_name(path)
     if name.endswith(".json"):
-        return first.lstrip().startswith("[")
-    fields = unquoted(first.split("\t"))
+        return next(read_blocks(path), b"").lstrip().startswith(b"[")
+    fields = columns(first_line(path))
     return name.endswith(".qa.csv") or (len(fields) == 2 and bool(read_list(fields[1])))
 
 
@@ -108,61 +105,34 @@ def checked(text: object, answers: object, place: str) -> tuple[str, tuple[str, 
     return text, tuple(map(str, answers))
 
 
-def unquoted(values: list[str]) -> list[str]:
-    """The columns without the quotes that a CSV writer puts around a value with quotes or tabs in it."""
-    if not any(value.startswith('"') for value in values):
-        return values
-    whole: list[str] = []
-    for value in values:
-        if whole and whole[-1].startswith('"') and whole[-1].count('"') % 2:
-            whole[-1] += "\t" + value
-        else:
-            whole.append(value)
-    return [
-        v[1:-1].replace('""', '"') if len(v) > 1 and v.startswith('"') and v.endswith('"') else v
-        for v in whole
-    ]
+def columns(line: str) -> list[str]:
+    """The columns of a line, without the quotes that a CSV writer puts around a value with quotes or tabs in it."""
+    return next(csv.reader([line], delimiter="\t")) if '"' in line else line.split("\t")
 
 
-def read_list(text: str) -> list[str] | None:
-    """The strings of a list in Python or JSON syntax; None if it is not a list."""
-    text = text.strip()
-    if len(text) < 2 or text[0] != "[" or text[-1] != "]":
-        return None
-    at, end, items = 1, len(text) - 1, []
-    while match := _ITEM.match(text, at, end):
-        at = match.end()
-        item = match[1] if match[1] is not None else _ESCAPED.sub(_character, match[2] or match[3] or "")
-        try:
-            # JSON spells characters beyond U+FFFF as two halves.
-            items.append(item.encode("utf-16", "surrogatepass").decode("utf-16"))
-        except UnicodeDecodeError:
-            return None
-    return items if not text[at:end].strip() else None
-
-
-def _character(escaped: re.Match[str]) -> str:
-    """The character of a Python or JSON escape sequence."""
-    if digits := escaped[1]:
-        code = int(digits[1:], 16)
-        return chr(code) if code <= sys.maxunicode else escaped[0]
-    return _SIGNS.get(escaped[2], escaped[0])
+def read_list(text: str) -> list[Any] | None:
+    """The items of a list in JSON or Python syntax; None if it is not a list."""
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = parse(text.strip())
+            return value if isinstance(value, list) else None
+    return None
 
 
 def _rows(path: Path, count: int, expected: str) -> Iterator[tuple[str, list[str]]]:
-    for number, line in enumerate(read_lines(path), start=1):
-        fields = unquoted(line.split("\t"))
+    for place, line in read_lines(path):
+        fields = columns(line)
         if len(fields) != count:
-            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=f"{path}:{number}")
-        yield f"{path}:{number}", fields
+            raise QontextError(f"has {len(fields)} columns, expected {expected}", place=place)
+        yield place, fields
 
 
 def _from_csv(path: Path) -> Iterator[tuple[str, Any, Any]]:
     for place, (question, answers) in _rows(path, 2, "question<tab>['answer', …]"):
         strings = read_list(answers)
         if strings is None:
-            start = answers if len(answers) < 80 else f"{answers[:80]}…"
-            raise QontextError(f"the answers are {start!r}, expected a list of strings", place=place)
+            raise QontextError(f"the answers are {answers[:80]!r}, expected a list of strings", place=place)
+        check_characters(strings, place)
         yield place, question, strings
 
 
@@ -184,7 +154,7 @@ def _objects(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
 def _items(path: Path) -> Iterator[Any]:
     """The items of a JSON list, reading a few MB at a time."""
     decode, rest, is_open = json.JSONDecoder().raw_decode, "", False
-    for block in _blocks(path):
+    for block in codecs.iterdecode(read_blocks(path), "utf-8-sig"):
         rest += block
         if not is_open:
             is_open, rest = True, rest.lstrip().removeprefix("[")
@@ -200,18 +170,3 @@ def _items(path: Path) -> Iterator[Any]:
         rest = rest[at:]
     if rest.strip() != "]":
         raise QontextError("is not a JSON list, or is truncated", place=path)
-
-
-def _blocks(path: Path) -> Iterator[str]:
-    lines, size = [], 0
-    for line in read_lines(path):
-        lines.append(line + "\n")
-        size += len(line)
-        if size >= _BLOCK:
-            yield "".join(lines)
-            lines, size = [], 0
-    yield "".join(lines)
-
-
-def _first_line(path: Path) -> str:
-    return next(iter(read_lines(path)), "")

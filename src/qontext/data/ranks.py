@@ -85,9 +85,5 @@ def _refuse_swapped(query_codes: Array, ranks: Array, scores: Array, place: Path
 
 def line_of(place: str | Path, row: int) -> str:
     """The place of a row: of a file, its line, where empty lines are no rows."""
-    numbers = (
-        (n for n, line in enumerate(read_lines(Path(place)), start=1) if line.strip())
-        if Path(place).is_file()
-        else itertools.count(1)
-    )
-    return f"{place}:{next(itertools.islice(numbers, row, None), row + 1)}"
+    places = (place for place, _ in read_lines(Path(place))) if Path(place).is_file() else iter(())
+    return next(itertools.islice(places, row, None), f"{place}:{row + 1}")

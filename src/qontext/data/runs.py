@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from pyarrow import csv
 
 from qontext.data.ids import escape_all, unescape, unescape_all
-from qontext.data.lines import compression, open_bytes, read_lines
+from qontext.data.lines import first_line, open_bytes, read_lines
 from qontext.data.numbering import ascending, by_occurrence, first_with_space
 from qontext.data.ranks import check_ranks, line_of
 from qontext.data.records import Hit
@@ -206,17 +206,17 @@ def read_run(path: Path | str) -> Run:
 
 def is_unranked(path: Path) -> bool:
     """True if the first line is one of MS MARCO's top1000 files, the only ones with texts."""
-    first = next(read_lines(path), "").split("\t")
+    first = first_line(path).split("\t")
     return len(first) == 4 and " " in first[3].strip()
 
 
 def _unranked(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(read_lines(path), start=1):
+    for place, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) != 4 or not fields[0].strip() or not fields[1].strip():
             raise QontextError(
                 "expected query id, passage id, query and passage, as in MS MARCO's top1000 files",
-                place=f"{path}:{number}",
+                place=place,
             )
         yield unescape(fields[0]), unescape(fields[1])
 
@@ -288,16 +288,14 @@ def _unescaped_passages(
 
 
 def _fast_table(path: Path) -> pa.Table:
-    with path.open("rb") as file:
-        kind = compression(file.read(6))
-    with _opened(path, kind) as probe:
+    with open_bytes(path) as probe:
         delimiter = "\t" if b"\t" in probe.read(4096).split(b"\n")[0] else " "
     codes = pa.dictionary(
         pa.int32(), pa.string()
     )  # there are few queries, and nearly as many passages as rows
     types = {"query": codes, "passage": pa.string(), "rank": pa.float64(), "score": pa.float64()}
     return csv.read_csv(
-        _opened(path, kind),
+        open_bytes(path),
         read_options=csv.ReadOptions(column_names=_COLUMNS, block_size=16 << 20),
         parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False, double_quote=False),
         convert_options=csv.ConvertOptions(
@@ -309,27 +307,19 @@ def _fast_table(path: Path) -> pa.Table:
     )
 
 
-def _opened(path: Path, kind: str | None) -> Any:
-    return open_bytes(path) if kind == "xz" else pa.input_stream(str(path), compression=kind)
-
-
 def _careful_table(path: Path) -> pa.Table:
     queries, passages, ranks, scores = [], [], [], []
-    for number, line in enumerate(read_lines(path), start=1):
+    for place, line in read_lines(path):
         fields = line.split()
-        if not fields:
-            continue
         if len(fields) != 6:
             raise QontextError(
                 f"has {len(fields)} columns, expected the six of a TREC run: query Q0 passage rank score tag",
-                place=f"{path}:{number}",
+                place=place,
             )
         try:
             scores.append(float(fields[4]))
         except ValueError:
-            raise QontextError(
-                f"the score is {fields[4]!r}, not a number", place=f"{path}:{number}"
-            ) from None
+            raise QontextError(f"the score is {fields[4]!r}, not a number", place=place) from None
         queries.append(fields[0])
         passages.append(fields[2])
         ranks.append(fields[3])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from qontext.data.collection import Qrels
-from qontext.data.lines import read_lines
+from qontext.data.lines import first_line
 from qontext.data.runs import Run
 from qontext.evaluation.datasets import Judged, altered
 from qontext.frame import log
@@ -17,7 +17,7 @@ def kind_of(path: Path) -> str | None:
     """'run' or 'qrels' if the file's first line looks like one of them, else None."""
     if not path.is_file():
         return None
-    fields = next(iter(read_lines(path)), "").split()
+    fields = first_line(path).split()
     if len(fields) == 6 and _is_number(fields[3]) and _is_number(fields[4]):
         return "run"
     is_judgment = len(fields) == 4 and fields[3].lstrip("-").isdigit()

@@ -148,7 +148,7 @@ def _read_start(path: Path, read: Callable[[Path], Any]) -> None:
         if name.endswith(".parquet"):
             records.write_table(start, records.first_rows(path, LINES))
         else:
-            lines = islice(read_lines(path), LINES)
+            lines = [line for _, line in islice(read_lines(path), LINES)]
             start.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         try:
             read(start)

@@ -16,7 +16,7 @@ from qontext.corpus.sources import fields
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.corpus.sources.records import by_title
-from qontext.data.dpr import unquoted
+from qontext.data.dpr import columns
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.models import hub
@@ -68,7 +68,7 @@ class IrDatasets(Source):
                 if "text" not in record and "body" not in record:
                     record = {"doc_id": doc.doc_id, "text": doc.default_text()}
                 if quoted:
-                    record = dict(zip(record, unquoted(list(record.values()))))
+                    record = dict(zip(record, columns("\t".join(record.values()))))
                 yield reader.read(record, f"{self.name}: document {number}")
         except Exception as error:  # any error of its many formats and hosts
             raise QontextError(

@@ -25,7 +25,7 @@ from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.fields import Fields, Record
 from qontext.corpus.sources.lines import read_lines
 from qontext.data import records
-from qontext.data.dpr import unquoted
+from qontext.data.dpr import columns
 from qontext.data.ids import unescape
 from qontext.data.records import Document, repeated
 from qontext.frame.errors import QontextError
@@ -109,9 +109,7 @@ class Tsv(Source):
                 if isinstance(line, Problem):
                     yield line
                 elif line and not (number == 1 and self.header and line.split("\t") == self.header):
-                    values = line.split("\t")
-                    if self.header and '"' in line:
-                        values = unquoted(values)
+                    values = columns(line) if self.header else line.split("\t")
                     place = f"{path}:{number}"
                     if len(values) == len(self.columns):
                         row = dict(zip(self.columns, values))

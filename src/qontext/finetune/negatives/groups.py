@@ -126,12 +126,12 @@ def read_candidates(path: Path | str, depth: int | None = None) -> Run:
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str]]:
-    for number, line in enumerate(read_lines(path), start=1):
+    for place, line in read_lines(path):
         fields = line.split()
         if len(fields) != 3:
             raise QontextError(
                 "expected three ids: query, positive, negative",
-                place=f"{path}:{number}",
+                place=place,
                 remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file, or triples.tsv of 'qontext collect "
                 "--triples'.",
             )

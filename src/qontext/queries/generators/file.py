@@ -92,12 +92,11 @@ def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
             for place, row in records.read_rows(part):
                 yield _row(row, place)
     elif name.endswith(".tsv"):
-        for number, line in enumerate(read_lines(path), start=1):
-            if line.strip():
-                id, tab, query = line.partition("\t")
-                if not tab:
-                    raise QontextError("has no tab: expected id<tab>query", place=f"{path}:{number}")
-                yield unescape(id), [query.replace("\t", " ")]
+        for place, line in read_lines(path):
+            id, tab, query = line.partition("\t")
+            if not tab:
+                raise QontextError("has no tab: expected id<tab>query", place=place)
+            yield unescape(id), [query.replace("\t", " ")]
     else:
         for place, row in read_jsonl(path):
             yield _row(row, place)
