@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 60468,
+    "LINES": 60452,
     "MODULES": 355,
-    "TEST_LINES": 48501,
+    "TEST_LINES": 48372,
     "MANUAL_WORDS": 25497,
     "RESULT_WORDS": 21710,
 }

@@ -17,8 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-import pyarrow as pa
-
 from qontext.frame.errors import QontextError
 
 LONGEST = 64 << 20
@@ -68,22 +66,27 @@ def check_encoding(encoding: str) -> None:
 
 def open_bytes(path: Path) -> Any:
     """The content of a file, decompressed if it is compressed."""
-    return _stream(pa.OSFile(os.fsencode(path), "rb"))
+    return _opened(path)[1]
 
 
-def _stream(file: pa.OSFile) -> Any:
+def _opened(path: Path) -> tuple[Any, Any]:
+    """A file, and its content."""
+    import pyarrow as pa
+
+    file = pa.OSFile(os.fsencode(path), "rb")
     kind = compression(file.read(6))
     file.seek(0)
     if kind == "xz":
-        return lzma.LZMAFile(file)
-    return io.BufferedReader(pa.CompressedInputStream(file, kind) if kind else file, _BLOCK)
+        return file, lzma.LZMAFile(file)
+    return file, io.BufferedReader(pa.CompressedInputStream(file, kind) if kind else file, _BLOCK)
 
 
 def read_blocks(path: Path, advance: Callable[[int], None] | None = None) -> Iterator[bytes]:
     """The file's content, decompressed, in blocks. `advance` is called with the number of bytes that were read of the file.
     Damaged or truncated data raises OSError when it is reached."""
-    with pa.OSFile(os.fsencode(path), "rb") as file:
-        stream, behind = _stream(file), 0
+    file, stream = _opened(path)
+    behind = 0
+    with file:
         try:
             while block := stream.read(_BLOCK):
                 if advance is not None:
