@@ -14,7 +14,7 @@ from qontext.models.representations import REPRESENTATIONS
 from qontext.pretrain.objectives import METHODS
 from qontext.queries.filtering.judges import JUDGES
 from qontext.queries.generators import GENERATORS
-from qontext.release import FORMATS
+from qontext.release.export import FORMATS
 from qontext.retrieve.index import BACKENDS
 
 from . import settings

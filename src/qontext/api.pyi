@@ -677,8 +677,6 @@ def export(
     out: str | Path,
     to: Literal['parquet', 'onnx', 'onnx-int8', 'openvino', 'static'] | str = 'parquet',
     passages: str | Path | Artifact | None = None,
-    check: str | Path | Artifact | None = None,
-    check_split: str = 'test',
     dimensions: int = 256,
     trust: bool = False,
     overwrite: bool = False,

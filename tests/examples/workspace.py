@@ -39,7 +39,6 @@ SMALLER = {
     "sweep": "--dry-run",
     "serve": "--precision fp32 --device cpu --port 0",
     "annotate": "--port 0",
-    "export .*--to static": "--check data",
 }
 """Commands that begin like this → flags that make them fast."""
 

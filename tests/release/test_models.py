@@ -16,8 +16,8 @@ from tests.tiny import save_bert
 from qontext import Retriever, api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.release import model as released
-from qontext.release.onnx import opener
+from qontext.models.batching import pad
+from qontext.release import export as released
 
 TEXTS = [
     "The mill grinds flour.",
@@ -31,24 +31,24 @@ def vectors(folder: Path) -> np.ndarray[Any, Any]:
 
 
 @pytest.fixture(scope="module")
-def onnx(encoder: Path, labeled: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
+def onnx(encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Artifact:
     for package in ("onnxruntime", "onnxscript"):
         pytest.importorskip(package, reason=f"{package} is not installed")
-    return api.export(encoder, to="onnx", check=labeled, out=tmp_path_factory.mktemp("onnx") / "out")
+    return api.export(encoder, to="onnx", out=tmp_path_factory.mktemp("onnx") / "out")
 
 
 def test_onnx_has_the_vectors_of_the_original(onnx: Artifact, encoder: Path) -> None:
-    check = onnx.summary["check"]
-    assert check["cosine_lowest"] > 1 - 1e-6 and check["original"] == check["exported"]
-    assert (check["passages"], check["queries"]) == (12, 12)
+    assert onnx.summary["cosine_lowest"] > 1 - 1e-6
     assert not list(onnx.path.rglob("*.safetensors")), "the weights are in the graph"
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(onnx.path / "onnx" / "model.onnx"))
     assert [one.name for one in session.get_inputs()] == ["input_ids", "attention_mask"]
     assert [one.name for one in session.get_outputs()] == ["last_hidden_state", "sentence_embedding"]
-    made = released.ExportedEncoder(onnx.path, opener("onnx/model.onnx"))
-    assert np.abs(made.encode(TEXTS, "passage") - vectors(encoder)).max() < 1e-6
+    made = Retriever(encoder, device="cpu", precision="fp32")
+    ids, mask = pad(made.tokenize(TEXTS, "passage"), 0)
+    (_, exported) = session.run(None, {"input_ids": ids, "attention_mask": mask.astype(np.int64)})
+    assert np.abs(exported - vectors(encoder)).max() < 1e-6
 
 
 def test_a_graph_names_no_path_of_this_machine(onnx: Artifact, encoder: Path) -> None:
@@ -118,16 +118,15 @@ def converted(onnx: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     def copy(original: Retriever, file: Path) -> None:
         shutil.copyfile(onnx.path / "onnx" / "model.onnx", file)
 
-    monkeypatch.setattr("qontext.release.onnx.write_graph", copy)
-    monkeypatch.setattr("qontext.release.openvino.write_graph", copy)
+    monkeypatch.setattr(released, "write_graph", copy)
 
 
 @pytest.mark.usefixtures("converted")
 def test_eight_bits_are_close_and_a_quarter_of_the_size(
-    onnx: Artifact, encoder: Path, labeled: Path, tmp_path: Path
+    onnx: Artifact, encoder: Path, tmp_path: Path
 ) -> None:
-    made = api.export(encoder, to="onnx-int8", check=labeled, out=tmp_path / "out")
-    assert made.summary["check"]["cosine_lowest"] > 0.95
+    made = api.export(encoder, to="onnx-int8", out=tmp_path / "out")
+    assert made.summary["cosine_lowest"] > 0.95
     sizes = [
         (made.path / "onnx/model_quantized.onnx").stat().st_size,
         (onnx.path / "onnx/model.onnx").stat().st_size,
@@ -136,10 +135,10 @@ def test_eight_bits_are_close_and_a_quarter_of_the_size(
 
 
 @pytest.mark.usefixtures("converted")
-def test_openvino_has_the_vectors_of_the_original(encoder: Path, labeled: Path, tmp_path: Path) -> None:
+def test_openvino_has_the_vectors_of_the_original(encoder: Path, tmp_path: Path) -> None:
     pytest.importorskip("openvino", reason="openvino is not installed")
-    made = api.export(encoder, to="openvino", check=labeled, out=tmp_path / "out")
-    assert made.summary["check"]["cosine_lowest"] > 1 - 1e-5
+    made = api.export(encoder, to="openvino", out=tmp_path / "out")
+    assert made.summary["cosine_lowest"] > 1 - 1e-5
     assert {path.name for path in (made.path / "openvino").iterdir()} == {
         "openvino_model.xml",
         "openvino_model.bin",
@@ -148,21 +147,19 @@ def test_openvino_has_the_vectors_of_the_original(encoder: Path, labeled: Path, 
 
 @pytest.mark.usefixtures("converted")
 def test_a_model_that_differs_is_not_written(
-    encoder: Path, labeled: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(released, "LEAST_COSINE", 1.1)
     with pytest.raises(QontextError, match=r"the exported model differs .* cosine of 1\.0000"):
-        api.export(encoder, to="onnx", check=labeled, out=tmp_path / "out")
+        api.export(encoder, to="onnx", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
-def test_static_models_load_in_model2vec_and_sentence_transformers(
-    encoder: Path, labeled: Path, tmp_path: Path
-) -> None:
+def test_static_models_load_in_model2vec_and_sentence_transformers(encoder: Path, tmp_path: Path) -> None:
     model2vec: Any = pytest.importorskip("model2vec", reason="model2vec is not installed")
     from sentence_transformers import SentenceTransformer
 
-    made = api.export(encoder, to="static", dimensions=8, check=labeled, out=tmp_path / "out")
+    made = api.export(encoder, to="static", dimensions=8, out=tmp_path / "out")
     loaded = model2vec.StaticModel.from_pretrained(made.path)
     assert loaded.embedding.shape == (30522, 8) and made.summary["dimension"] == 8
     expected = loaded.encode(TEXTS)
@@ -172,30 +169,19 @@ def test_static_models_load_in_model2vec_and_sentence_transformers(
     assert len(ids) == 1 and np.allclose(loaded.encode(["boat"])[0], row / np.linalg.norm(row), atol=1e-6)
 
 
-def test_a_static_model_of_two_encoders_is_refused(encoder: Path, labeled: Path, tmp_path: Path) -> None:
+def test_a_static_model_of_two_encoders_is_refused(encoder: Path, tmp_path: Path) -> None:
     pytest.importorskip("model2vec", reason="model2vec is not installed")
     pair = Path(shutil.copytree(encoder, tmp_path / "pair"))
     shutil.copytree(encoder, pair / "query")
     with pytest.raises(QontextError, match="a half for queries and one for passages"):
-        api.export(pair, to="static", check=labeled, out=tmp_path / "out")
+        api.export(pair, to="static", out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_without_a_set_the_check_is_built_from_documentation(
-    encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("model2vec", reason="model2vec is not installed")
-    monkeypatch.setattr(released, "GENERATED", "pydocs:json,email")
-    made = api.export(encoder, to="static", dimensions=4, out=tmp_path / "out")
-    assert made.summary["check"]["queries"] > 5 and made.summary["check"]["passages"] > 50
 
 
 def test_what_cannot_be_exported_as_a_model(minilm: Path, encoder: Path, tmp_path: Path) -> None:
     reranker = save_bert(tmp_path / "reranker", minilm, num_labels=1)
-    with pytest.raises(QontextError, match="is a cross-encoder, not a retriever"):
+    with pytest.raises(QontextError, match="is no encoder of one vector"):
         api.export(reranker, to="onnx", out=tmp_path / "out")
-    with pytest.raises(QontextError, match=r"check is not read by the format 'parquet', only by onnx, "):
-        api.export(encoder, to="parquet", check=encoder, out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -9,29 +9,28 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import urlsplit
 
 from qontext.frame import log
-from qontext.frame.artifacts import CARD
+from qontext.frame.artifacts import CARD, open_artifact
 from qontext.frame.config import Action, Asks, Input, StageConfig, existing
 from qontext.frame.errors import QontextError, first_line
-from qontext.frame.files import read_json, shown_size
+from qontext.frame.files import shown_size
 from qontext.frame.stages import Report
 from qontext.frame.trust import Demand, is_this_machine, require
 from qontext.models import hub
-from qontext.models.folder import Module, locate, shapes_of
-from qontext.release.card import Figure, card_of, figures_of
-from qontext.release.model import LEFT_OUT
+from qontext.release.export import LEFT_OUT
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
 
-_NAME = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?", re.ASCII)
+_FOLDER = re.compile(r'(?<=SentenceTransformer\(")[^"]*(?="\))|path/to/this/folder')
+_FOLDERS = r"[\w.@+~-]+(?:(?! and/or)(?: [\w.@+~-]+){1,4}(?=/))?"
+_PATH = re.compile(rf"(?<![\w:/.<-])(?:~|/{_FOLDERS})(?:/{_FOLDERS})+/?")
 _UPLOADED = (".json", ".txt", ".model", ".jinja", ".safetensors", ".onnx", ".xml")
-_OBJECTS = ("config.json", "tokenizer.json", "tokenizer_config.json")
 _BESIDE = {".bin": "openvino", ".data": "onnx"}
 """Suffixes of weights that are uploaded from one folder alone; elsewhere, they may be pickles."""
 
@@ -61,7 +60,7 @@ class PushConfig(StageConfig):
     """The license of the model, such as apache-2.0. Default: that of its card."""
 
     base_model: str = ""
-    """The Hub name of the model that training started from. Default: what the folder records, if it is a Hub name."""
+    """The Hub name of the model that training started from. Default: that of its card."""
 
     dataset: tuple[str, ...] = ()
     """A Hub name of data that the model was trained on. May be repeated."""
@@ -77,52 +76,26 @@ class PushConfig(StageConfig):
 
 
 def run(settings: PushConfig) -> dict[str, Any]:
-    if not _NAME.fullmatch(settings.repository):
-        raise QontextError(
-            f"{settings.repository!r} is not the name of a repository", remedy="Write OWNER/NAME."
-        )
     root = model_folder(existing(settings.directory, "the model"))
     files = files_of(root)
-    _check(root, files)
-    figures = figures_of(Path(settings.directory).expanduser(), settings.scores)
-    card = card_of(
-        root,
-        {name: (root / name).stat().st_size for name in files},
-        figures,
-        name=settings.repository,
-        license=settings.license,
-        base_model=settings.base_model,
-        datasets=settings.dataset,
-        languages=settings.language,
-    )
+    card = card_of(root, settings, figures_of(Path(settings.directory).expanduser(), settings.scores))
+    url = ""
     if not settings.dry_run:
         require(demands({"repository": settings.repository}))
-    url = (
-        "" if settings.dry_run else upload(root, files, card, settings.repository, is_public=settings.public)
-    )
-    return _shown(settings, root, files, card, figures, url)
-
-
-def _shown(
-    settings: PushConfig, root: Path, files: list[str], card: str, figures: list[Figure], url: str
-) -> dict[str, Any]:
-    """Show what is uploaded; the result."""
-    sizes = [len(card.encode()), *((root / name).stat().st_size for name in files)]
-    rows: list[dict[str, Any]] = [{"file": name, "size": size} for name, size in zip([CARD, *files], sizes)]
+        url = upload(root, files, card, settings.repository, is_public=settings.public)
+    rows = [{"file": CARD, "size": shown_size(len(card.encode()))}]
+    rows += [{"file": name, "size": shown_size((root / name).stat().st_size)} for name in files]
     visibility = "public" if settings.public else "private"
     would = "Would upload" if settings.dry_run else "Uploaded"
-    title = f"{would} to the {visibility} repository {settings.repository}"
-    log.show_rows(title, [{**row, "size": shown_size(row["size"])} for row in rows])
+    log.show_rows(f"{would} to the {visibility} repository {settings.repository}", rows)
     if settings.dry_run:
         log.show_line(f"{CARD}:\n\n{card}")
     else:
-        log.note(f"{url}")
+        log.note(url)
     return {
         "repository": settings.repository,
         "visibility": visibility,
         "files": rows,
-        "bytes": sum(sizes),
-        "figures": [figure.as_json() for figure in figures],
         "card": card,
         "url": url,
     }
@@ -170,25 +143,63 @@ def files_of(root: Path) -> list[str]:
     return sorted(names, key=lambda name: (name.count("/"), name))
 
 
-def _check(root: Path, files: list[str]) -> None:
-    """Refuse a model that is not finished or damaged, as far as its descriptions and the headers of its weights tell."""
-    if not _is_static(root):  # which has no transformer
-        _ = locate(str(root)).layout
-    for name in files:
-        if name.endswith(".safetensors"):
-            _ = list(shapes_of(root / name))
-        elif name.endswith(".json"):
-            read_json(root / name, dict[str, Any] if Path(name).name in _OBJECTS else Any)
-
-
-def _is_static(root: Path) -> bool:
-    modules = root / "modules.json"
-    listed = read_json(modules, list[Module]) if modules.is_file() else []
-    return any(module["type"].rpartition(".")[2] == "StaticEmbedding" for module in listed)
-
-
 def _is_uploaded(name: Path) -> bool:
     return name.suffix in _UPLOADED or (name.suffix in _BESIDE and _BESIDE[name.suffix] in name.parts)
+
+
+def figures_of(directory: Path, scores: Sequence[str]) -> list[dict[str, Any]]:
+    """The figures of `evaluate` directories, and those of the encoder alone that `adapt` measured."""
+    from qontext.retrieve.adapted import is_adapted, read_adapted
+    from qontext.retrieve.system import System
+
+    figures: list[dict[str, Any]] = []
+    if is_adapted(directory):
+        about = read_adapted(directory)
+        verdict = about.get("verdict") or {}
+        alone = System(about.get("encoder") or System.parse(about["system"]).encoder or "start").name
+        for split, measured in verdict.get("scores", {}).items():
+            dataset = f"{'generated' if split == 'generated' else 'real'} questions about its documents"
+            values = {n: v for n, v in measured.get(alone, {}).items() if n not in ("low", "high")}
+            figures.append({"dataset": dataset, "split": split, "measures": values})
+    for folder in scores:
+        artifact = open_artifact(folder, verb="evaluate")
+        dataset = artifact.summary.get("benchmark") or Path(artifact.inputs["qrels"]["path"]).name
+        split = str(artifact.config.get("split") or "test")
+        figures.append({"dataset": dataset, "split": split, "measures": artifact.summary["measures"]})
+    return figures
+
+
+def card_of(root: Path, settings: PushConfig, figures: Sequence[Mapping[str, Any]]) -> str:
+    """The folder's card with license, base model, data and figures in its metadata, where the Hub shows them beside the
+    model. Paths of this machine become the names of their files."""
+    from huggingface_hub import EvalResult, ModelCard
+
+    name, file = settings.repository, root / CARD
+    text = file.read_text(encoding="utf-8") if file.is_file() else f"---\ntags: [qontext]\n---\n# {name}\n"
+    card = ModelCard(_FOLDER.sub(name, text))
+    card.text = _PATH.sub(lambda path: Path(str(path[0])).name, card.text)
+    data: Any = card.data
+    values: dict[str, Any] = {"license": settings.license, "base_model": settings.base_model}
+    values |= {"datasets": list(settings.dataset), "language": list(settings.language)}
+    for key, value in values.items():
+        if value:
+            setattr(data, key, value)
+    results = [
+        EvalResult(
+            task_type="text-retrieval",
+            dataset_type=re.sub(r"[^a-z0-9]+", "-", str(figure["dataset"]).lower()).strip("-"),
+            dataset_name=figure["dataset"],
+            dataset_split=figure["split"],
+            metric_type=measure.lower().replace("@", "_at_"),
+            metric_name=measure,
+            metric_value=round(value, 5),
+        )
+        for figure in figures
+        for measure, value in figure["measures"].items()
+    ]
+    if results:
+        data.model_name, data.eval_results = name.rpartition("/")[2], results
+    return str(card)
 
 
 def upload(root: Path, files: list[str], card: str, repository: str, *, is_public: bool) -> str:

@@ -1,8 +1,7 @@
 """A static model: the vector of a text is the mean of vectors of its tokens, looked up in a table (model2vec).
 
     e_t = encoder([CLS] t [SEP])                       for each token t of the vocabulary
-    p_t = PCA_d(e_t - mean)
-    v_t = p_t · a / (a + f_t)                          smooth inverse frequency (Arora et al. 2017)
+    v_t = PCA_d(e_t - mean) · a / (a + f_t)            smooth inverse frequency (Arora et al. 2017)
 
 f_t is estimated from the rank r of the token in the vocabulary by Zipf's law, f = 1 / (r · Σ_i 1/i). Folders load in
 model2vec and sentence-transformers. (Minish Lab, 2024: model2vec.)
@@ -12,48 +11,39 @@ Shapes: V tokens of the vocabulary, D dimensions of the encoder, d of the table.
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from pydantic import Field
 
-from qontext.frame import log
+from qontext.frame import config, log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.errors import QontextError, missing_extra
-from qontext.release.model import ModelFormat, ModelOptions
+from qontext.frame.errors import QontextError
+from qontext.release.export import Format, encoder_of
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from qontext.models.folder import TextKind
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.rankers import Encodes
 
     Array = np.ndarray[Any, Any]
 
 SMOOTHING = 1e-4
 """a."""
-LONGEST = 1_000_000
-"""Tokens of a text: there is no limit."""
 
 
-class StaticOptions(ModelOptions):
+class StaticOptions(config.Options):
     dimensions: int = Field(256, ge=1)
     """Dimensions of the table, by PCA; at most those of the encoder."""
 
 
-class Static(ModelFormat):
+class Static(Format):
     Options = StaticOptions
 
     @classmethod
-    def require_packages(cls) -> None:
-        if find_spec("model2vec") is None:
-            raise missing_extra("model2vec", "static", "the export to a static model")
-
-    @classmethod
-    def write(cls, original: Retriever, folder: Path, options: Any, work: Workdir) -> None:
+    def export(cls, source: str, work: Workdir, options: Any) -> dict[str, Any]:
         import numpy as np
+
+        original = encoder_of(source, ("model2vec",))
         from model2vec.persistence import save_pretrained
         from tokenizers import Tokenizer
 
@@ -64,58 +54,42 @@ class Static(ModelFormat):
             )
         tokens_VD = _token_vectors(original)
         table_Vd = reduced(tokens_VD, min(options.dimensions, tokens_VD.shape[1]))
-        table_Vd *= weights(len(table_Vd))[:, None]
+        frequencies_V = 1 / np.arange(2, len(table_Vd) + 2)
+        frequencies_V /= frequencies_V.sum()
+        table_Vd *= (SMOOTHING / (SMOOTHING + frequencies_V))[:, None]
         tokenizer = Tokenizer.from_str(original.tokenizer.backend_tokenizer.to_str())
         tokenizer.no_padding()
         tokenizer.no_truncation()
+        width = int(table_Vd.shape[1])
         settings = {
             "model_type": "model2vec",
             "architectures": ["StaticModel"],
-            "apply_pca": int(table_Vd.shape[1]),
+            "apply_pca": width,
             "sif_coefficient": SMOOTHING,
-            "hidden_dim": int(table_Vd.shape[1]),
-            "seq_length": LONGEST,
+            "hidden_dim": width,
+            "seq_length": 1_000_000,
             "max_length": None,
             "normalize": True,
         }
-        save_pretrained(
-            folder, table_Vd.astype(np.float32), tokenizer, cast(Any, settings), create_model_card=False
-        )
-
-    @classmethod
-    def open(cls, folder: Path) -> Encodes:
-        from model2vec import StaticModel
-
-        model = StaticModel.from_pretrained(folder)
-
-        class Encoder:
-            def encode(self, texts: Any, kind: TextKind) -> Array:
-                vectors: Array = model.encode(list(texts), max_length=None)
-                return vectors
-
-        return Encoder()
+        with work.write_folder(".") as folder:
+            table: Any = table_Vd.astype(np.float32)
+            save_pretrained(folder, table, tokenizer, cast(Any, settings), create_model_card=False)
+        return {"dimension": width}
 
 
 def _token_vectors(original: Retriever) -> Array:
     """[V, D] the vector of each token of the vocabulary alone."""
     import numpy as np
 
+    from qontext.models.tokenizer import frame_of
+
     backend = original.tokenizer.backend_tokenizer
-    before, after = _surroundings(original.tokenizer)
+    frame = frame_of(original.tokenizer)
     count = backend.get_vocab_size(with_added_tokens=True)
-    tokens = [np.array([*before, id, *after], np.int32) for id in range(count)]
+    tokens = [np.array([*frame.before, id, *frame.after], np.int32) for id in range(count)]
     with log.progress("encode", count, "tokens") as advance:
         vectors: Array = original.encode_tokens(tokens, "passage", advance=advance)
     return vectors
-
-
-def _surroundings(tokenizer: Any) -> tuple[list[int], list[int]]:
-    """The special tokens before and after a text."""
-    backend = tokenizer.backend_tokenizer
-    backend.no_padding()
-    plain, whole = (backend.encode("a", add_special_tokens=special).ids for special in (False, True))
-    start = next((n for n in range(len(whole)) if whole[n : n + len(plain)] == plain), 0)
-    return whole[:start], whole[start + len(plain) :]
 
 
 def reduced(vectors_VD: Array, dimensions: int) -> Array:
@@ -128,13 +102,3 @@ def reduced(vectors_VD: Array, dimensions: int) -> Array:
     largest = axes[np.abs(axes).argmax(0), np.arange(axes.shape[1])]
     components: Array = centered @ (axes * np.sign(largest))  # the sign of an axis is arbitrary
     return components
-
-
-def weights(count: int) -> Array:
-    """[V] a / (a + f) of tokens by their ranks."""
-    import numpy as np
-
-    ranks = np.arange(2, count + 2)
-    frequencies = 1 / ranks / (1 / ranks).sum()
-    result: Array = SMOOTHING / (SMOOTHING + frequencies)
-    return result
