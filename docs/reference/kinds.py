@@ -12,8 +12,8 @@ from qontext.finetune.losses import LOSSES
 from qontext.frame.kinds import Kinds
 from qontext.models.representations import REPRESENTATIONS
 from qontext.pretrain.objectives import METHODS
-from qontext.queries.filtering.judges import JUDGES
 from qontext.queries.generators import GENERATORS
+from qontext.queries.judges import JUDGES
 from qontext.release.export import FORMATS
 from qontext.retrieve.index import BACKENDS
 

@@ -4,18 +4,17 @@ import json
 import shutil
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from tests.tiny import save_bert
 
 from qontext import api
 from qontext.data import records
+from qontext.data.collection import read_passages
 from qontext.frame.errors import QontextError
-from qontext.queries.filtering import signals
-from qontext.queries.filtering.lookup import Lookup
-from qontext.queries.filtering.searchers import TextIndex
-from qontext.retrieve.encoded.vectors import ArrayVectors
+from qontext.queries.filter import Lookup
+from qontext.queries.judges import overlap
+from qontext.queries.searches import TextIndex
 
 pytestmark = pytest.mark.numeric
 
@@ -44,18 +43,16 @@ def table(artifact):
 
 
 def test_overlap_by_hand():
-    shares = signals.overlap(
-        ["built lighthouses", "purple dogs", "the of"], ["A lighthouse was built.", "A dog.", "of the"]
-    )
+    passages = "A lighthouse was built.", "A dog.", "of the"
+    shares = overlap([*zip(["built lighthouses", "purple dogs", "the of"], passages)])
     assert shares.tolist() == [1.0, 0.5, 0.0]
 
 
-def test_rank_counts_from_one_and_hides_what_is_searched_for():
+def test_rank_counts_from_one():
     index = TextIndex.lexical(["bee flower", "bee honey wax", "stone ice"], 3)
     queries = ["bee honey", "bee honey", "ice"]
-    assert signals.rank(queries, np.array([1, 0, 0]), index, 10).tolist() == [1, 2, 0]
-    assert signals.rank(["bee honey"], np.array([0]), index, 10, hide=np.array([1])).tolist() == [1]
-    assert signals.rank(["bee honey"], np.array([0]), index, 1).tolist() == [0]
+    assert index.ranks(queries, np.array([1, 0, 0]), 10).tolist() == [1, 2, 0]
+    assert index.ranks(["bee honey"], np.array([0]), 1).tolist() == [0]
 
 
 def test_back_rank_is_the_place_among_all_queries():
@@ -65,9 +62,9 @@ def test_back_rank_is_the_place_among_all_queries():
         np.array([0, 0, 1, 1]),
         ["bee honey wax", "stone ice"],
     )
-    back = signals.back_ranks(passages, owner, 1, index, np.array([4, 4]))
+    back = index.back_ranks(passages, owner, 1, np.array([4, 4]))
     assert back[:2].tolist() == [2, 1] and back[2] in (1, 2) and back[3] == 0
-    nearest = signals.back_ranks(passages, owner, 1, index, np.array([1, 4]))
+    nearest = index.back_ranks(passages, owner, 1, np.array([1, 4]))
     assert nearest[:2].tolist() == [0, 1]
 
 
@@ -101,16 +98,6 @@ def test_the_best_one_is_kept_though_it_fails(few, tmp_path):
     assert lost.summary["passages_that_lost_all"] == 1 == kept.summary["passages_where_none_passed"]
 
 
-def test_tables_of_other_programs_are_filtered(few, queries, tmp_path):
-    frame = pq.read_table(queries)
-    wide = {"passage": pa.large_string(), "query": pa.large_string(), "number": pa.int64()}
-    pq.write_table(pa.table({n: frame[n].cast(kind) for n, kind in wide.items()}), tmp_path / "wide.parquet")
-    artifacts = [api.filter(q, passages=few, out=tmp_path / f"f{n}", by="overlap")
-            for n, q in enumerate((queries, tmp_path / "wide.parquet"))]  # fmt: skip
-    assert table(artifacts[0]) == table(artifacts[1]) != []
-    assert artifacts[0].digest == artifacts[1].digest
-
-
 def test_copies_can_be_left_out(few, tmp_path):
     rows = [
         {"passage": "p3", "query": q, "number": n}
@@ -137,8 +124,6 @@ def test_queries_that_the_retriever_answers_already_can_be_left_out(few, tmp_pat
         )
         expected = {pair for pair, rank in ranks.items() if skip < rank <= top}
         assert {(r["passage"], r["query"]) for r in table(done)} == expected
-    with pytest.raises(QontextError, match=r"skip is 10, but top is 10.*Raise --top"):
-        api.filter(tmp_path / "q.parquet", out=tmp_path / "none", skip=10, **settings)
 
 
 def test_filters_can_follow_each_other(few, queries, tmp_path):
@@ -173,13 +158,6 @@ def test_a_cross_encoder_scores_every_pair(few, queries, tmp_path, cross_encoder
     assert done.meta["computed"]["precision"] == precision
     scores = [r["rerank"] for r in table(done)]
     assert len(scores) == 8 and all(0 < s < 1 for s in scores) and len(set(scores)) > 4
-
-
-def test_an_encoder_is_no_cross_encoder(few, queries, tmp_path, minilm):
-    with pytest.raises(QontextError, match="not a cross-encoder"):
-        api.filter(queries, passages=few, out=tmp_path / "g", by="reranker", reranker=minilm)
-    with pytest.raises(QontextError, match="--reranker"):
-        api.filter(queries, passages=few, out=tmp_path / "h", by="reranker")
 
 
 def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_encoder):
@@ -250,7 +228,7 @@ def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder,
                       keep_at_least=5, depth=40)  # fmt: skip
     rows = table(done)
     encoder, lookup = Retriever(str(tiny_encoder)), Lookup(passages)
-    texts = list(lookup.contents())
+    texts = [passage.content for passage in read_passages(passages)]
     of = np.array([lookup.find([r["passage"]])[r["passage"]].number for r in rows])
     products = encoder.encode([r["query"] for r in rows], "query") @ encoder.encode(texts, "passage").T
     mine = products[np.arange(len(rows)), of][:, None]
@@ -330,14 +308,6 @@ def test_memory_does_not_grow_with_the_corpus(passage, tmp_path, tiny_encoder, m
     assert peak(60, "many") - peak(20, "few") < 300_000
 
 
-def test_rows_are_taken_from_all_parts():
-    whole = np.arange(30, dtype=np.float32).reshape(10, 3)
-    rows = ArrayVectors([whole[:4], whole[4:8], whole[8:]])
-    numbers = np.array([9, 0, 4, 3, 7, 8])
-    assert (rows.take(numbers) == whole[numbers]).all() and len(rows) == 10
-    assert np.concatenate([held for held, _ in rows.blocks()]).tolist() == list(range(10))
-
-
 def test_expanded_passages_are_passages(few, queries, tmp_path):
     done = api.expand(queries, passages=few, out=tmp_path / "e", at_most=1)
     rows = table(done)
@@ -345,5 +315,5 @@ def test_expanded_passages_are_passages(few, queries, tmp_path):
     assert [rows[0]["text"][start:] for start in rows[0]["sentences"]][1] == GOOD[0]
     assert done.summary == {"passages": 4, "expanded": 4, "queries_appended": 4}
     index = TextIndex.lexical([row["text"] for row in rows], 4)
-    assert signals.rank(["who lighthouse"], np.array([0]), index, 4).tolist() == [1]
+    assert index.ranks(["who lighthouse"], np.array([0]), 4).tolist() == [1]
     pq.read_table(done.parts()[0]).cast(records.PASSAGES)

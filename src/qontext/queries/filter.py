@@ -7,8 +7,9 @@ is a column; `score`, between 0 and 1, can be a sampling weight in pre-training.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -19,12 +20,12 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.filtering.judges import JUDGES, JudgedPart, JudgedTexts
+from qontext.queries.judges import JUDGES, JudgedPart, JudgedTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from qontext.queries.filtering.lookup import Lookup
+    from qontext.data.collection import Passage
     from qontext.queries.words import Array
 
 FOOTER = b"qontext"
@@ -78,10 +79,8 @@ class Filter(Parts[FilterConfig]):
         ]
 
     def open(self) -> None:
-        from qontext.queries.filtering.lookup import Lookup
-
         self.passages = Lookup(self.config.passages)
-        collection = JudgedTexts(self.config.queries, self.passages)
+        collection = JudgedTexts(self.config.queries, self.config.passages, self.passages.count)
         self.judge = JUDGES.load(self.config.by).open(self.config.options("by"), collection, self.work)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
@@ -97,10 +96,49 @@ class Filter(Parts[FilterConfig]):
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.queries.filtering.searchers import remove_vectors
+        from qontext.queries.searches import remove_vectors
 
         remove_vectors(self.work)
         return _summarize(self.config, self.work, [part.name for part in outcome.parts])
+
+
+class NumberedPassage(NamedTuple):
+    """A passage and its number in the collection."""
+
+    number: int
+    passage: Passage
+
+
+class Lookup:
+    """The passages of a collection by their ids, in a stream: generated queries are in passage order, so that only the
+    passages of one part are kept in memory. Queries in another order need another pass over the passages for each part."""
+
+    def __init__(self, source: str) -> None:
+        from qontext.data.rows import refuse_repeated_ids
+
+        self.source, self.count = source, refuse_repeated_ids(source, "passage id")
+        if not self.count:
+            raise QontextError("contains no passages", place=source)
+        self._stream: Iterator[tuple[int, Passage]] = iter(())
+        self._last: dict[str, NumberedPassage] = {}
+
+    def find(self, ids: Iterable[str]) -> dict[str, NumberedPassage]:
+        """The passages with these ids, searching from where the last lookup ended."""
+        from qontext.data.collection import read_passages
+
+        requested = set(ids)
+        entries = {id: self._last[id] for id in requested & self._last.keys()}
+        for _ in range(self.count):
+            if len(entries) == len(requested):
+                break
+            following = next(self._stream, None)
+            if following is None:
+                self._stream = enumerate(read_passages(self.source))
+                following = next(self._stream)
+            if following[1].id in requested:
+                entries[following[1].id] = NumberedPassage(*following)
+        self._last = entries
+        return entries
 
 
 def look_up(

@@ -15,15 +15,14 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of
+from qontext.frame.kinds import resolve
 from qontext.frame.stages import Server
 from qontext.retrieve.adapted import is_adapted, read_adapted
 from qontext.serve.verb import require
 
 if TYPE_CHECKING:
     from qontext.serve.annotate.store import Store
-    from qontext.serve.annotate.study import PairKind, Study
-
-RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
+    from qontext.serve.annotate.study import Study
 
 
 class AnnotateConfig(StageConfig):
@@ -184,7 +183,7 @@ def open_study(config: AnnotateConfig, root: Path) -> Study:
             raise QontextError(
                 "is not empty and contains no study", place=root, remedy="Choose another --out."
             )
-        designed = study.design(_draw(config), settings)
+        designed = study.design(resolve("qontext.baselines.study:drawn")(config), settings)
         with locks.lock(root, "-new", wait=True):  # if two commands start at once, one creates the study
             if study.read(root) is None:
                 study.write(designed, root)
@@ -245,55 +244,6 @@ def export(study: Study, store: Store, root: Path) -> dict[str, Any]:
     }
     log.show_table("Strongly related", {**rates, "Fleiss' kappa": summary["kappa"], "written": str(root)})
     return summary
-
-
-def _draw(config: AnnotateConfig) -> list[tuple[str, str, str, dict[PairKind, dict[str, bool]]]]:
-    """The texts of each document's pairs, with automatic signals."""
-    import numpy as np
-
-    from qontext.queries.filtering import signals
-    from qontext.queries.filtering.draw import draw_pairs
-    from qontext.queries.filtering.lookup import Lookup, joined
-    from qontext.queries.filtering.searchers import TextIndex
-    from qontext.serve.annotate.study import KINDS
-
-    passages = Lookup(config.passages)
-    assert config.queries is not None
-    pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
-    if len(pairs) < config.documents:
-        log.note(f"Only {len(pairs)} documents have two passages and a query.")
-    anchors = np.array([pair.passage for pair in pairs])
-    passages_of_pairs = [pair.own_text for pair in pairs]
-    contents = [passage.content for passage in passages_of_pairs]
-    searcher = TextIndex.lexical(passages.contents(), passages.count)
-    signals_of: dict[PairKind, dict[str, Any]] = {}
-    for kind in KINDS:
-        is_passage = kind == "passage-passage"
-        texts = [pair.other_text if is_passage else pair.query for pair in pairs]
-        contexts = joined(texts, " ")
-        hide = np.array([pair.other for pair in pairs]) if is_passage else None
-        signals_of[kind] = {
-            f"overlap ≥ {RELATED_OVERLAP:g}": signals.overlap(contexts, contents) >= RELATED_OVERLAP,
-            f"BM25 finds the passage, top {RELATED_RANK}": signals.rank(
-                contexts, anchors, searcher, RELATED_RANK, hide=hide
-            ) > 0,
-        }  # fmt: skip
-        if config.reranker is not None:
-            from qontext.models.cross_encoder import CrossEncoder
-
-            chances = signals.probabilities(
-                CrossEncoder(config.reranker, device=config.device), texts, passages_of_pairs
-            )
-            signals_of[kind][f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
-    return [
-        (
-            pair.own_text.content,
-            pair.other_text.content,
-            pair.query,
-            {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in signals_of.items()},
-        )
-        for n, pair in enumerate(pairs)
-    ]
 
 
 COMMAND = Server(

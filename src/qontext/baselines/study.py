@@ -1,23 +1,33 @@
-"""Drawing the pairs that `relevance` judges: a passage of each drawn document, any other passage of it, and one
-of the first one's queries. Memory is a few bytes per passage; only the texts of the drawn pairs are loaded.
+"""The pairs of the annotators' study (appendix A of "Query-as-context Pre-training"): a passage of each drawn document, any
+other passage of it, and one of the first one's queries, with automatic signals to compare people's judgments with.
+
+Memory is a few bytes per passage; only the texts of the drawn pairs are loaded.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from qontext.data import records
 from qontext.data.collection import Passage, read_passages
+from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.files import hash64
-from qontext.queries.filtering.lookup import Lookup
+from qontext.models.cross_encoder import CrossEncoder
+from qontext.queries.filter import Lookup
+from qontext.queries.judges import overlap, probabilities
+from qontext.queries.searches import TextIndex
 from qontext.queries.words import Array
 from qontext.training.randomness import hashed
 
+RELATED_OVERLAP, RELATED_RANK, RELATED_RERANK = 0.5, 10, 0.5
 UNREAD = Passage("", "", "", "")
+Drawn = tuple[str, str, str, dict[str, dict[str, bool]]]
+"""A passage, another of its document, its query; and for each kind of pair, which signals call it related."""
 
 
 @dataclass
@@ -30,6 +40,31 @@ class ScoredPair:
     own_text: Passage = UNREAD
     other_text: Passage = UNREAD
     query: str = ""
+
+
+def drawn(config: Any) -> list[Drawn]:
+    """The pairs of the study that these settings of `annotate` describe."""
+    passages = Lookup(config.passages)
+    pairs = draw_pairs(config.queries, config.passages, passages, config.documents, config.seed)
+    if len(pairs) < config.documents:
+        log.note(f"Only {len(pairs)} documents have two passages and a query.")
+    anchors, targets = [pair.own_text for pair in pairs], np.array([pair.passage for pair in pairs])
+    index = TextIndex.lexical((p.content for p in read_passages(config.passages)), passages.count)
+    others, hide = [pair.other_text for pair in pairs], np.array([pair.other for pair in pairs])
+    reranker = config.reranker and CrossEncoder(config.reranker, device=config.device)
+    of_kinds = {
+        "passage-passage": signals(others, anchors, targets, index, hide, reranker),
+        "passage-query": signals([pair.query for pair in pairs], anchors, targets, index, None, reranker),
+    }
+    return [
+        (
+            pair.own_text.content,
+            pair.other_text.content,
+            pair.query,
+            {kind: {name: bool(values[n]) for name, values in of.items()} for kind, of in of_kinds.items()},
+        )
+        for n, pair in enumerate(pairs)
+    ]
 
 
 def draw_pairs(
@@ -97,3 +132,30 @@ def _fill_in(queries_path: str, passages_path: str, pairs: list[ScoredPair]) -> 
 def _query_batches(source: str) -> Iterator[tuple[list[str], list[str]]]:
     for batch in records.read_table(source, records.QUERIES, columns=["passage", "query"]):
         yield batch["passage"].to_pylist(), batch["query"].to_pylist()
+
+
+def signals(
+    texts: Sequence[Passage | str],
+    anchors: Sequence[Passage],
+    targets: Array,
+    index: TextIndex,
+    hide: Array | None,
+    reranker: Any,
+) -> dict[str, Array]:
+    """[N] of true and false for each signal: whether a text belongs to its anchor, the passage with the number `targets[n]`.
+    `hide[n]` is the number of the text itself, which no search finds."""
+    contexts = [text if isinstance(text, str) else text.content for text in texts]
+    pairs = [*zip(contexts, (anchor.content for anchor in anchors))]
+    numbers = index.top(contexts, RELATED_RANK + (hide is not None))
+    live = numbers >= 0 if hide is None else (numbers >= 0) & (numbers != hide[:, None])
+    found = live & (numbers == targets[:, None]) & (live.cumsum(axis=1) <= RELATED_RANK)
+    signals = {
+        f"overlap ≥ {RELATED_OVERLAP:g}": overlap(pairs) >= RELATED_OVERLAP,
+        f"BM25 finds the passage, top {RELATED_RANK}": found.any(axis=1),
+    }
+    if reranker is not None:
+        between = reranker.titles.between
+        read = [text if isinstance(text, str) else text.joined(between) for text in texts]
+        chances = probabilities(reranker, [*zip(read, (anchor.joined(between) for anchor in anchors))])
+        signals[f"reranker ≥ {RELATED_RERANK:g}"] = chances >= RELATED_RERANK
+    return signals

@@ -1,1 +1,0 @@
-"""Judges of queries: which of them belong to their passages."""
