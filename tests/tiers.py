@@ -99,7 +99,6 @@ SLOW: dict[str, list[str]] = {
         "adapt/test_starts.py::test_the_choice_stands_in_the_result_and_is_kept_by_an_update",
         "adapt/test_last_stage.py::test_a_recommended_cross_encoder_answers_wherever_the_directory_is_used",
         "evidence",
-        "finetune/test_bf16_weights.py",
         "finetune/test_representations.py::test_it_comes_closer_to_a_teacher",
         "queries/test_train_generator.py::test_two_processes_train_one_generator",
         "serve/test_mcp.py::test_nothing_but_the_protocol_is_on_stdout",

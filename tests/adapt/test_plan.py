@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,7 +22,6 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import claim_of
 from qontext.retrieve.adapted import ADAPTED
-from qontext.training.time_limit import StepEstimate, TimeLimit
 from qontext.workflow.recipe import Recipe, read_recipe
 
 RATES = Rates(trained=20, encoded=100, generated=2_000, scored=50)
@@ -222,58 +220,6 @@ def test_processes_on_gpus_share_the_work_and_divide_the_batches() -> None:
     assert plan(20_000, 60, processes=4).seconds["measure"] == plan(20_000, 60).seconds["measure"]
 
 
-def seconds_taken(adaptation: Plan, speed: Callable[[float], float]) -> tuple[float, int]:
-    """The plan carried out on a machine that is `speed` times as fast as expected at each second: total time, and steps."""
-    now = 0.0
-
-    def work(seconds: float) -> None:
-        nonlocal now
-        for _ in range(round(seconds)):
-            now += 1 / speed(now)
-
-    vectors = STAGE_SECONDS + adaptation.pool / RATES.encoded
-    work(sum(adaptation.seconds[part] for part in ("split", "generate", "hold_out", "filter")) + vectors)
-    most, after = adaptation.limits["pretrain"]["most_steps"], adaptation.limits["pretrain"]["steps_after"]
-    limit = TimeLimit(60 * adaptation.limits["pretrain"]["minutes"], int(most), now, int(after))
-    estimate, done = StepEstimate(adaptation.steps, limit, clock=lambda: now), 0
-    while done < estimate.last:
-        now += adaptation.batch / RATES.trained / speed(now)
-        done += 1
-        estimate.revise(done)
-    work(
-        adaptation.seconds["measure"]
-        - vectors
-        + adaptation.seconds["serve"]
-        + adaptation.seconds.get("fine_tune", 0.0)
-    )
-    return now, done
-
-
-@pytest.mark.parametrize("factor", [1 / 3, 3])
-@pytest.mark.parametrize("change", [0.0, 0.1, 0.3, 0.5, 0.6])
-@pytest.mark.parametrize("minutes", [15, 30, 240])
-def test_a_budget_is_kept_on_a_machine_that_becomes_faster_or_slower(
-    minutes: float, change: float, factor: float
-) -> None:
-    budget = minutes * MINUTE
-    adaptation = plan(round(800 * minutes), minutes)
-    took, steps = seconds_taken(adaptation, lambda now: factor if now >= change * budget else 1.0)
-    assert 0.85 * budget <= took <= 1.15 * budget
-    assert (steps > adaptation.steps) == (factor > 1)
-    assert seconds_taken(adaptation, lambda now: 1.0)[1] == adaptation.steps, (
-        "at the expected speed, nothing is revised"
-    )
-
-
-def test_more_than_six_passes_are_not_made_of_time_that_is_left() -> None:
-    adaptation = plan(1_000, 30)
-    took, steps = seconds_taken(adaptation, lambda now: 3.0)
-    assert (
-        steps == adaptation.steps == adaptation.limits["pretrain"]["most_steps"]
-        and took < adaptation.expected
-    )
-
-
 def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
     return {step.name: {"verb": step.stage.verb, **step.settings} for step in recipe.steps}
 
@@ -365,9 +311,6 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     strange = replace(REQUEST, budget=5 * MINUTE, unknown=0.6)
     assert not make_plan(strange, survey(5_000), RATES, 384).tokens, "the vocabulary has hardly any of them"
     assert with_tokens.disk > make_plan(strange, survey(5_000), RATES, 384).disk
-    # The encoding that precedes the training is no part of what follows it.
-    after = {w.limits["pretrain"]["steps_after"] for w in (with_tokens, plan(5_000, 5))}
-    assert max(after) - min(after) < 20 * 5_000 / 100
 
 
 def test_labels_that_are_not_trained_on_all_measure() -> None:

@@ -266,11 +266,11 @@ def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_p
     course = {2: 0.5, 4: 0.4, 6: 0.3}
     step = 0
     alone, model = RankGroup(0, 1, torch.device("cpu")), torch.nn.Linear(1, 1)
-    schedule, work = Schedule(every=2, last=6, keep="best", patience=2), Workdir(tmp_path)
+    schedule, work = Schedule(every=2, keep="best", patience=2), Workdir(tmp_path)
     dev = Evaluations(lambda: {"MRR@10": course[step]}, model, alone, work, schedule, phase="finetune")
     ends = []
     for step in (1, 2, 3, 4, 3, 4, 5, 6):  # killed after step 4, resumed from step 2
-        ends.append(dev.after(step, None))
+        ends.append(dev.after(step, None, is_last=step == 6))
     assert [row["step"] for row in dev.history()] == [2, 4, 6]
     assert ends == [False] * 7 + [True]
 

@@ -13,11 +13,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.models.conftest import BERT_STYLE, save_checkpoint, wordpiece
-from tests.models.test_families import tokenizer_for
 from tests.tiny import write_collection
 
 from qontext import api
-from qontext.frame import machine
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
 
@@ -174,45 +172,6 @@ def test_an_encoder_without_its_tokenizer_gets_none_made_up(bert: Path, tmp_path
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((bert / name).read_bytes())
     assert "contains no readable tokenizer" in refused(str(tmp_path))
-
-
-@pytest.fixture
-def large(tmp_path: Path) -> Path:
-    """Llama 3 70B as its folder is before the weights come: settings, tokenizer and index."""
-    from transformers import LlamaConfig
-
-    folder = tmp_path / "large"
-    sizes = {
-        "hidden_size": 8192,
-        "intermediate_size": 28_672,
-        "num_hidden_layers": 80,
-        "num_attention_heads": 64,
-    }
-    LlamaConfig(**sizes, num_key_value_heads=8, vocab_size=128_256, dtype="bfloat16").save_pretrained(folder)
-    tokenizer_for("llama").save_pretrained(folder)
-    index = {"metadata": {"total_size": 141_107_412_992}, "weight_map": {}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    return folder
-
-
-@pytest.mark.parametrize("verb", ["encode", "pretrain", "finetune", "train_reranker", "adapt"])
-def test_a_model_that_does_not_fit_into_memory_is_refused_before_anything_is_read(
-    verb: str, large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(machine, "free_memory", lambda: 16 << 30)
-    monkeypatch.setattr(
-        "qontext.adapt.prepare.survey", lambda *given, **settings: pytest.fail("it is surveyed")
-    )
-    data = write_collection(
-        tmp_path / "data",
-        [{"_id": "p", "title": "", "text": "a mill"}],
-        [{"_id": "q", "text": "mill"}],
-        {"train": {"q": "p"}},
-    )
-    needed = "1,051" if verb in ("pretrain", "finetune") else "263"
-    inputs: dict[str, Any] = {"train_reranker": {"passages": data}}.get(verb, {})
-    with pytest.raises(QontextError, match=f"need {needed} GiB of memory, of which 16.0 GiB are free"):
-        getattr(api, verb)(data, encoder=large, out=tmp_path / "out", **inputs)
 
 
 @pytest.mark.parametrize("verb", ["encode", "pretrain", "finetune", "train_reranker", "adapt"])

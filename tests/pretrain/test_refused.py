@@ -140,10 +140,6 @@ def test_a_layout_of_unknown_words_is_refused(words: tuple[Any, ...]) -> None:
         Layout(*(*words, 0.3) if len(words) == 2 else words)
 
 
-def test_an_encoder_from_nothing_has_no_weights_whose_memory_is_asked_about() -> None:
-    PretrainConfig(passages="passages", encoder="tiny")._require_memory("tiny")
-
-
 def test_an_encoder_that_predicts_nothing_needs_a_loss_of_its_vector(corpus: Path) -> None:
     from qontext.models.encoder import Encoder, load_encoder
     from qontext.pretrain.objectives import METHODS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import signal
 import time
@@ -149,39 +150,18 @@ def test_running_out_of_memory_names_the_settings_to_lower(
         train(corpus, tmp_path / "out", method="mlm")
 
 
-def test_steps_that_a_time_limit_revised_are_the_same_after_a_kill(
+def test_a_time_limit_ends_a_training_and_lowers_its_rate_with_the_time(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Killed between a revision and the next checkpoint, and resumed on a machine of another speed."""
-    from qontext.training.time_limit import StepEstimate
+    from qontext.training import loop
 
-    settings: dict[str, Any] = {
-        "method": "mlm",
-        "steps": 8,
-        "minutes": 5,
-        "most_steps": 12,
-        "checkpoint_minutes": 0,
-    }
-    revised = {3: 10}
-
-    def revise(self: StepEstimate, done: int) -> bool:
-        self.last = revised.get(done, self.last)
-        return done in revised
-
-    monkeypatch.setattr(StepEstimate, "revise", revise)
-    whole = train(corpus, tmp_path / "whole", **settings)
-    assert whole.summary["steps"] == 10 and whole.config["minutes"] == 5
-
-    def killed(*arguments: Any) -> None:
-        if arguments[-1]["step"] == 3:
-            raise RuntimeError("killed")
-        save(*arguments)
-
-    save = checkpoint.save
-    monkeypatch.setattr(checkpoint, "save", killed)
-    with pytest.raises(RuntimeError, match="killed"):
-        train(corpus, tmp_path / "killed", **settings)
-    monkeypatch.setattr(checkpoint, "save", save)
-    revised = {2: 4, 3: 5}
-    trained = train(corpus, tmp_path / "killed", **settings)
-    assert trained.summary["steps"] == 10 and trained.digest == whole.digest
+    now = iter(range(0, 10_000, 2))
+    monkeypatch.setattr(loop._Clock, "elapsed", lambda self: float(next(now)))
+    settings: dict[str, Any] = {"method": "mlm", "steps": 1_000, "warmup": 0.0, "log_every": 1}
+    trained = train(corpus, tmp_path / "out", minutes=0.5, **settings)
+    assert trained.summary["steps"] == 8, (
+        "the time is read before and after a step, and in between it goes on"
+    )
+    lines = [json.loads(line) for line in (trained.path / "logs/metrics.jsonl").read_text().splitlines()]
+    rates = [line["lr"] / lines[0]["lr"] for line in lines]
+    assert rates == pytest.approx([1 - 4 * n / 30 for n in range(8)], abs=0.01)

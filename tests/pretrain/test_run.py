@@ -100,15 +100,6 @@ def test_directories_without_these_settings_stay_the_same(configure: Any) -> Non
     assert (changed["frozen_layers"], changed["token_weight"]) == (1, 0.5)
 
 
-@pytest.mark.parametrize(("most", "steps"), [(3, 3), (8, 8), (12, 8), (None, 8)])
-def test_the_maximum_number_of_steps_holds_from_the_start(
-    configure: Any, most: int | None, steps: int
-) -> None:
-    settings = {"minutes": 5, "most_steps": most, "batch_size": 4}
-    assert configure(**settings, steps=8).steps_over(100) == steps
-    assert configure(**settings, epochs=2).steps_over(16) == steps
-
-
 def test_both_libraries_load_it_and_agree(corpus: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from transformers import AutoModel, AutoTokenizer

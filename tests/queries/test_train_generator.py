@@ -5,7 +5,6 @@ import os
 import shutil
 import subprocess
 import sys
-from typing import Any
 
 import numpy as np
 import pytest
@@ -207,11 +206,3 @@ def test_what_cannot_be_trained_on(labeled, tmp_path, tiny_t5):
         (tmp_path / "vit").mkdir()
         (tmp_path / "vit" / "config.json").write_text('{"model_type": "vit"}')
         api.train_generator(labeled, out=tmp_path / "d", model=tmp_path / "vit", batch_size=8)
-
-
-@pytest.mark.parametrize(("settings", "steps"), [({}, 4000), ({"minutes": 5, "most_steps": 3}, 3)])
-def test_the_maximum_number_of_steps_holds_for_the_default(settings: dict[str, Any], steps: int) -> None:
-    from qontext.queries.train_generator import TrainGeneratorConfig
-
-    config = TrainGeneratorConfig(data="data", **settings)
-    assert config.steps_over(1_000) == steps

@@ -8,12 +8,12 @@ import sys
 import pytest
 
 from qontext.frame.errors import QontextError
-from qontext.training.memory import out_of_memory_as_sentence
+from qontext.training.step import out_of_memory_as_sentence
 
 CHILD = """
 import torch
 from pathlib import Path
-from qontext.training.memory import return_freed_memory
+from qontext.training.step import return_freed_memory
 
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096 / 2**20

@@ -122,9 +122,8 @@ class AdaptConfig(StageConfig):
     passages: int | None = Field(None, ge=10)
     """pydocs: approximate number of passages to read. Default: limited by the budget."""
 
-    lora_rank: int | None = Field(None, ge=0, le=4096)
-    """Train low-rank adapters (LoRA) of this rank instead of all weights; 0: all weights. Default: all weights where a step
-    of that fits into memory, else adapters."""
+    lora_rank: int = Field(0, ge=0, le=4096)
+    """Train low-rank adapters (LoRA) of this rank instead of all weights, in a fraction of the memory; 0: all weights."""
 
     processes: Annotated[int | None, Machine()] = Field(None, ge=1, le=1024)
     """Number of processes for training, encoding and search, one per GPU. Default: the number of GPUs."""
@@ -180,8 +179,6 @@ class AdaptConfig(StageConfig):
         settings = without_empty(
             super().identity(), "read_as", "title", "also", "query_prompt", "passage_prompt"
         )
-        if self.lora_rank is None:
-            del settings["lora_rank"]
         return {name: value for name, value in settings.items() if name not in options}
 
     @model_validator(mode="after")
@@ -261,8 +258,6 @@ class Request:
     """The rule for titles; None: the one with which the initial encoder was trained."""
     question_model: str | None = None
     """The generator of the questions to measure with, if it is not that of the training queries."""
-    memory: int = 0
-    """Bytes that a training step is expected to need."""
     untrainable: str | None = None
     """The reason why the encoder cannot be trained and is measured as it is."""
     read_as: tuple[str, ...] = ()

@@ -67,7 +67,8 @@ class Plan:
     disk: NonNegativeInt
     notes: list[str] = field(default_factory=list)
     limits: dict[str, dict[str, NonNegativeFloat]] = field(default_factory=dict)
-    """The settings with which the trainings end on time, by the steps of the recipe."""
+    """The settings with which the trainings end on time, by the steps of the recipe: minutes, and the number of steps above
+    which more brings little."""
     tokens: bool = False
     """True if the best passages are compared with the question token by token."""
     reranked: NonNegativeInt = 0
@@ -170,10 +171,10 @@ def _plan(request: Request, survey: Survey, rates: Rates, dimension: int) -> Pla
         seconds |= {"filter": filtering} if filtering else {}
         seconds["train"] = 2 * STAGE_SECONDS + steps * batch / together.trained
         seconds |= {"fine_tune": finetuning.seconds} if finetuning.steps else {}
-        # The original encoder's vectors are computed before the training.
-        before = STAGE_SECONDS + needed.pool / together.encoded
-        after = seconds["measure"] - before + seconds["serve"]
-        limits = _limits(usable - seconds["survey"], passages, batch, after, finetuning, together)
+        others = sum(seconds.values()) - seconds["train"]
+        limits = {"pretrain": _limit(usable - others, PASSES * passages // batch)}
+        if finetuning.steps:
+            limits["finetune"] = _limit(finetuning.seconds, finetuning.most)
         notes = _notes_on_training(request, passages, trained, filtering, finetuning)
     else:
         notes = _why_untrained(request, passages)
@@ -309,21 +310,8 @@ def _vectors(request: Request, survey: Survey, passages: int) -> float:
     return passages * max(1.0, characters / (3 * request.window))
 
 
-def _limits(
-    usable: float, passages: int, batch: int, after: float, finetuning: Finetuning, rates: Rates
-) -> dict[str, dict[str, float]]:
-    """The settings of the trainings whose steps are revised if the machine becomes faster or slower: the time limit, the
-    number of steps above which more brings little, and what follows, in steps. `after` is what follows both, in
-    seconds."""
-
-    def limited(most: int, later: float, passages_per_step: int) -> dict[str, float]:
-        steps_after = round(later * rates.trained / passages_per_step)
-        return {"minutes": round(usable / 60, 2), "most_steps": most, "steps_after": steps_after}
-
-    limits = {"pretrain": limited(PASSES * passages // batch, after + finetuning.seconds, batch)}
-    if finetuning.steps:
-        limits["finetune"] = limited(finetuning.most, after, finetuning.batch * FINETUNED_PASSAGES)
-    return limits
+def _limit(seconds: float, steps: int) -> dict[str, float]:
+    return {"minutes": round(seconds / 60, 2), "steps": steps}
 
 
 def _rates_together(rates: Rates, passages: int, processes: int, generator: str) -> Rates:

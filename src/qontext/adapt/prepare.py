@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
@@ -28,19 +26,8 @@ LONGEST_READ, LONGEST_TRAINED, PASSAGE_TOKENS = 256, 192, 144
 WINDOW, TRAINED_IN_WINDOWS, MOST_WINDOWS = 64, 128, 400_000
 """Tokens of a window; tokens that are trained on if passages have windows; and the number of windows up to which exact
 search takes about a tenth of a second."""
-MICRO_TOKENS = (8_192, 65_536)
-"""Token budget of a micro-batch on a CPU and on a GPU."""
-USABLE_MEMORY = 0.8
-"""Share of the free memory that a training step may need."""
-MASKED = 0.15
-"""Share of the tokens that are predicted."""
-LORA_RANK, LORA_LR = 16, 3e-4
-"""Rank and learning rate of adapters."""
-_SPARING = {
-    "lora_rank": "adapters are trained beside frozen weights (LoRA)",
-    "activation_checkpointing": "layers are computed twice",
-    "bf16_weights": "frozen weights are in bf16",
-}
+LORA_LR = 3e-4
+"""Learning rate of adapters."""
 
 
 def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request, Survey, list[str], int]:
@@ -65,7 +52,6 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     if config.max_labels is not None and not labeled:
         notes.append("there are no labeled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
-    sparing, memory = fit_into_memory(config.lora_rank, folder.transformer, trained, notes)
     return (
         Request(
             documents=config.documents,
@@ -77,7 +63,7 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             generate=_generator(config, device),
             pretrain=_objective(encoder, folder.layout, trained, config.seed)
             | _reading(config, folder.layout)
-            | sparing,
+            | ({"lora_rank": config.lora_rank, "lr": LORA_LR} if config.lora_rank else {}),
             max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
             read_tokens=read,
             budget=parse_budget(config.budget),
@@ -96,7 +82,6 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
             also=outside.all_named(config.also),
             questions=config.questions,
             logged=len(read_asked(config.questions)) if config.questions else 0,
-            memory=memory,
             unknown=fertility(source.sample, tokenizer)[1],
         ),
         source,
@@ -110,55 +95,6 @@ def _reading(config: AdaptConfig, layout: FolderLayout) -> dict[str, Any]:
     prompts = layout.given({"query": config.query_prompt, "passage": config.passage_prompt})
     title = {"title": config.title} if config.title else {}
     return {**title, **{f"{kind}_prompt": prompt for kind, prompt in prompts.items()}}
-
-
-def fit_into_memory(
-    lora_rank: int | None, folder: Path, tokens: int, notes: list[str]
-) -> tuple[dict[str, Any], int]:
-    """The settings with which a training step fits into memory, and the bytes that it needs. All weights are trained if that
-    fits, if need be with the layers computed twice, else adapters, if need be beside weights in bf16."""
-    import torch
-
-    from qontext.frame import machine
-    from qontext.models.precision import resolve_device, resolve_precision
-    from qontext.training.memory import step_memory
-
-    device = resolve_device("auto")
-    free = torch.cuda.mem_get_info()[0] if device.type == "cuda" else machine.free_memory()
-    rows = max(1, MICRO_TOKENS[device.type == "cuda"] // tokens)
-    dtype = resolve_precision("auto", device)
-
-    def needed(settings: dict[str, Any]) -> int:
-        recomputed, rank = bool(settings.get("activation_checkpointing")), settings.get("lora_rank", 0)
-        shape: dict[str, Any] = {"rows": rows, "tokens": tokens, "dtype": dtype}
-        shape["predicted"] = round(MASKED * rows * tokens) if device.type == "cuda" else 0
-        try:
-            shape |= {"lora_rank": rank, "recomputed": recomputed}
-            step = step_memory(folder, **shape, bf16_weights="bf16_weights" in settings)
-            return max(step.total, step.read)
-        except Exception:  # whatever an architecture does that has no numbers to compute with
-            return 0
-
-    twice = {"activation_checkpointing": True}
-    adapters = {"lora_rank": lora_rank or LORA_RANK, "lr": LORA_LR}
-    ways: list[dict[str, Any]] = [adapters] if lora_rank else [{}, twice]
-    if lora_rank or (lora_rank is None and find_spec("peft")):
-        ways.append({**adapters, **twice})
-        if dtype == torch.bfloat16:
-            ways.append({**adapters, **twice, "bf16_weights": True})
-    sizes = [needed(ways[0])]
-    while free and sizes[-1] > USABLE_MEMORY * free and len(sizes) < len(ways):
-        sizes.append(needed(ways[len(sizes)]))
-    way, size = ways[len(sizes) - 1], sizes[-1]
-    if len(sizes) > 1:
-        how = " and ".join(_SPARING[name] for name in way if name in _SPARING)
-        notes.append(
-            f"a training step would need {sizes[0] / 2**30:.1f} of the {free / 2**30:.1f} GiB of free memory: {how}, and it "
-            f"needs {size / 2**30:.1f}."
-        )
-    if free and size > USABLE_MEMORY * free:
-        notes.append("even so, memory may run out: close other programs, or use a smaller encoder.")
-    return way, size
 
 
 def _untrainable(encoder: str) -> str | None:

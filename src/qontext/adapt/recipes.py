@@ -21,8 +21,6 @@ MEASURED = "@holdout/measured"
 """The passages and questions to evaluate on."""
 MOST_ASKED = 2_000
 """Real questions without labels that are used of a log."""
-SPARING = ("lora_rank", "activation_checkpointing", "bf16_weights")
-"""Settings with which training fits into less memory."""
 INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
 """Share of the original encoder in the adapted one, and the planned passes over the passages from which on they are
 mixed."""
@@ -261,7 +259,7 @@ def _finetuning_settings(request: Request, plan: Plan, passages: str) -> dict[st
         "lr": 2e-4 if request.pretrain.get("lora_rank") else 2e-5,
         "dropout": 0.0,
         "seed": request.pretrain["seed"],
-        **{name: request.pretrain[name] for name in SPARING if name in request.pretrain},
+        **{name: rank for name, rank in request.pretrain.items() if name == "lora_rank"},
         **request.prompts,
         **({"teacher": "@teacher", "loss": "margin-mse"} if request.reranker else {}),
     }

@@ -54,9 +54,6 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         "training": f"coCondenser on (passage, query) pairs: {plan.steps:,} steps of {plan.batch}"
         if plan.trains
         else "none",
-        "memory": f"{request.memory / 2**30:.1f} GiB for a training step"
-        if plan.trains and request.memory
-        else None,
         "cross-encoder": _reranker(request, plan),
         "labels": _labels(request, plan),
         "evaluation": f"{' and '.join(questions)} questions"

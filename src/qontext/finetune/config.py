@@ -85,7 +85,7 @@ class LabeledConfig(AdaptedConfig):
         """The evaluation schedule of a training with this number of steps."""
         from qontext.training.evaluation import Schedule
 
-        return Schedule(self.dev_every or max(1, steps // 10), steps, self.keep, self.patience)
+        return Schedule(self.dev_every or max(1, steps // 10), self.keep, self.patience)
 
 
 class FinetuneConfig(LabeledConfig, EncoderConfig):

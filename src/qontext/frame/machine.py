@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
-
-from qontext.frame.errors import QontextError
 
 _LIBRARIES = ("torch", "transformers", "tokenizers", "numpy", "bm25s", "faiss")
 
@@ -44,41 +40,6 @@ def load() -> float:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
         return 0.0
-
-
-def free_memory() -> int:
-    """Bytes of memory that are free for this process, as far as the system says; 0 where it is unknown."""
-    free = [
-        int(line.split()[1]) * 1024 for line in _lines("/proc/meminfo") if line.startswith("MemAvailable:")
-    ]
-    limit, used = (next(_lines(f"/sys/fs/cgroup/memory.{name}"), "") for name in ("max", "current"))
-    if limit.strip().isdigit() and used.strip().isdigit():
-        free.append(max(0, int(limit) - int(used) + _cached()))
-    return min(free, default=0)
-
-
-def _cached() -> int:
-    """Bytes of files that the system keeps in this container's memory, and gives up when it is needed."""
-    files = ("active_file ", "inactive_file ")
-    return sum(
-        int(line.split()[1]) for line in _lines("/sys/fs/cgroup/memory.stat") if line.startswith(files)
-    )
-
-
-def require_memory(needed: int, what: str, place: Path | str, remedy: str, free: int = 0) -> None:
-    """Refuse what needs more bytes than are free; by default, on this machine."""
-    free = free or free_memory()
-    if free and needed > free:
-        raise QontextError(
-            f"{what} need {needed / 2**30:,.0f} GiB of memory, of which {free / 2**30:,.1f} GiB are free",
-            place=place,
-            remedy=remedy,
-        )
-
-
-def _lines(file: str) -> Iterator[str]:
-    with contextlib.suppress(OSError):
-        yield from Path(file).read_text(encoding="utf-8").splitlines()
 
 
 def is_amd_with_avx512() -> bool:

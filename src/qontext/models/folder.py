@@ -21,7 +21,6 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -141,7 +140,7 @@ def locate(name: str) -> ModelFolder:
             f"unknown encoder {name!r}",
             remedy=f"Did you mean {near[0]!r}? The presets are: {', '.join(PRESETS)}.",
         )
-    root = hub.locate(name, "model", weights=True, itemsize=4)
+    root = hub.locate(name, "model", weights=True)
     transformer = _transformer_of(root)
     return ModelFolder(root, transformer, check_model(transformer))
 
@@ -341,16 +340,6 @@ def check_model(directory: Path) -> dict[str, Any]:
     return config
 
 
-def parameters(directory: Path) -> int:
-    """The number of parameters of a model, from the headers of its weights, or from their index where they are not here."""
-    shapes = [shape for file in sorted(directory.glob(WEIGHTS)) for _, shape in shapes_of(file)]
-    index = directory / hub.WEIGHTS_INDEX
-    if shapes or not index.exists():
-        return sum(math.prod(shape) for shape in shapes)
-    stored = read_json(directory / "config.json", dict[str, Any])
-    dtype = str(stored.get("dtype") or stored.get("torch_dtype") or "float32")
-    size = read_json(index, WeightsIndex).get("metadata", {}).get("total_size", 0)
-    return int(size) // (2 if dtype.endswith("16") else 4)
 
 
 def shapes_of(file: Path) -> Iterator[tuple[str, list[int]]]:

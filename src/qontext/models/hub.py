@@ -9,12 +9,11 @@ import os
 import re
 import socket
 import threading
-from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from qontext.frame import log, machine, trust
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 
@@ -25,9 +24,8 @@ _SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 _MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
 
 
-def locate(name: str, what: str, *, weights: bool = False, itemsize: int = 0) -> Path:
-    """The folder of a model: `name` itself if it is a local path, else the Hub model's cached files. Weights that do not fit
-    into memory, with `itemsize` bytes for each number or as they are stored, are not downloaded."""
+def locate(name: str, what: str, *, weights: bool = False) -> Path:
+    """The folder of a model: `name` itself if it is a local path, else the Hub model's cached files."""
     path = Path(name).expanduser()
     if path.is_dir():
         return path
@@ -43,8 +41,6 @@ def locate(name: str, what: str, *, weights: bool = False, itemsize: int = 0) ->
             f"the {what} {name!r} is neither a local folder nor in the Hub cache, and the Hugging Face Hub is unreachable",
             remedy="Pass the path of a downloaded model, or run the command once with a network.",
         )
-    if weights:
-        _require_memory(name, itemsize)
     return download(name, patterns)
 
 
@@ -114,23 +110,6 @@ def download(name: str, patterns: list[str]) -> Path:
         ) from None
     except Exception as error:  # those of the Hub client's HTTP library
         raise QontextError(f"could not download {name!r} from the Hugging Face Hub: {error}") from None
-
-
-def _require_memory(name: str, itemsize: int) -> None:
-    """Refuse a Hub model that does not fit into memory, by what the Hub says of its weights."""
-    from huggingface_hub import HfApi
-
-    repository, revision = _at(name).values()
-    try:
-        about = HfApi().model_info(repository, revision=revision, files_metadata=True)
-    except Exception:  # whatever it is, the download says it
-        return
-    stored = sum(
-        file.size or 0 for file in about.siblings or () if fnmatch(file.rfilename, "model*.safetensors")
-    )
-    needed = max(stored, itemsize * (about.safetensors.total if about.safetensors else 0))
-    remedy = "Nothing was downloaded. Choose a smaller model."
-    machine.require_memory(needed, "the weights of the model", name, remedy)
 
 
 def online() -> bool:

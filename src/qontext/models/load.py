@@ -15,11 +15,11 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from qontext.frame import log, machine
+from qontext.frame import log
 from qontext.frame.errors import QontextError, choose, first_line, raise_if_out_of_memory
 from qontext.frame.files import read_json
 from qontext.models.families import Family, family_of, find_family
-from qontext.models.folder import WEIGHTS, parameters
+from qontext.models.folder import WEIGHTS
 from qontext.models.precision import keep_fp32
 
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flex_attention")
@@ -39,8 +39,6 @@ def load(
     """
     kind = transformers_class(auto)
     settings = {"use_safetensors": True, "dtype": torch.float32, **settings}
-    if isinstance(settings["dtype"], torch.dtype):
-        require_memory(folder, settings["dtype"].itemsize, f"the weights of the {what}", place or folder)
     try:
         with quiet():
             model, report = kind.from_pretrained(
@@ -55,19 +53,6 @@ def load(
         message = f"cannot load the {what}: {first_line(error)}"
         raise QontextError(message, place=place or folder, remedy=remedy) from None
     return model, {*report["missing_keys"], *(name for name, *_ in report["mismatched_keys"])}
-
-
-def require_memory(
-    folder: Path,
-    size: int,
-    what: str,
-    place: Path | str,
-    remedy: str = "Choose a smaller model.",
-    free: int = 0,
-) -> None:
-    """Refuse a model of which so many bytes for each parameter do not fit into the free memory; by default, that of the
-    machine. No weights are read."""
-    machine.require_memory(size * parameters(folder), what, place, remedy, free)
 
 
 def require_weights(missing: set[str], folder: Path) -> None:

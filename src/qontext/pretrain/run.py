@@ -293,7 +293,7 @@ def _evaluations(
         assert probe, "only rank 0 evaluates"
         return probe.measure(objective, objective.compared, group.device)
 
-    schedule = Schedule(config.probe_every, steps, config.keep, config.patience)
+    schedule = Schedule(config.probe_every, config.keep, config.patience)
     return Evaluations(measure, objective, group, work, schedule, phase=phase)
 
 

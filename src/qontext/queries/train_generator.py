@@ -107,7 +107,7 @@ class TrainGeneratorConfig(TrainingConfig):
 
     def steps_over(self, examples: int) -> int:
         if self.steps is None and self.epochs is None:
-            return min(4000, self.most_steps or 4000)
+            return 4000
         return super().steps_over(examples)
 
 
@@ -221,7 +221,7 @@ def _evaluations(
             log.note(f"    {(pair.title or pair.text)[:40]!r}: labeled {pair.query!r}, generated {query!r}")
         return {"loss": round(objective.loss(plan, group.device, dtype), 4)}
 
-    schedule = Schedule(config.dev_every, steps, config.keep, config.patience)
+    schedule = Schedule(config.dev_every, config.keep, config.patience)
     return Evaluations(
         measure, objective, group, work, schedule, phase="generator", watch="loss", minimize=True
     )

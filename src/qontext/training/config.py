@@ -17,11 +17,6 @@ if TYPE_CHECKING:
     from qontext.models.batching import Grid
     from qontext.models.encoder import Encoder
     from qontext.models.folder import TextKind
-    from qontext.training.time_limit import TimeLimit
-
-
-FULL_TRAINING = 16
-"""Bytes of memory for each parameter that is trained: its weight, gradient and two moments."""
 
 
 class TrainingConfig(DeviceConfig):
@@ -36,16 +31,8 @@ class TrainingConfig(DeviceConfig):
     # Each training has defaults of its own for these three.
 
     minutes: Annotated[float | None, Advanced()] = Field(None, gt=0)
-    """Time limit in minutes. The number of steps is revised while the training runs, so that it ends on time."""
-
-    most_steps: Annotated[int | None, Advanced()] = Field(None, ge=1)
-    """With --minutes: maximum number of steps, on a faster machine than expected. Default: those of --steps."""
-
-    steps_after: Annotated[int | None, Advanced()] = Field(None, ge=0)
-    """With --minutes: reserve time for the rest of the recipe, as much as this many training steps take."""
-
-    minutes_before: Annotated[float, Machine()] = Field(0.0, ge=0)
-    """With --steps-after: minutes that the recipe has taken before this training. In a recipe, it is known."""
+    """Time limit in minutes: the training ends then, or after its steps if that is earlier. The learning rate falls with
+    the share of the time, or of the steps if that is larger."""
 
     warmup: Annotated[float, Advanced()] = Field(0.1, ge=0, le=1)
     """Share of the steps for learning-rate warmup."""
@@ -64,11 +51,6 @@ class TrainingConfig(DeviceConfig):
 
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format of matrix products. Auto: bf16 if the hardware supports it, else fp32."""
-
-    bf16_weights: Annotated[bool, Advanced()] = False
-    """With --precision bf16: keep weights in bf16 to compute with, and their gradients, which take half the memory; the
-    optimizer updates fp32 master weights. Weights that --lora-rank leaves frozen are in bf16 alone, and saved rounded.
-    Embeddings, norms and heads stay in fp32."""
 
     seed: Seed = 42
     """Random seed."""
@@ -97,27 +79,10 @@ class TrainingConfig(DeviceConfig):
     """Also log to TensorBoard or trackio (extra: track)."""
 
     @model_validator(mode="after")
-    def _has_a_limit(self) -> Self:
-        if self.minutes is None and not (self.most_steps is self.steps_after is None):
-            raise QontextError("--most-steps and --steps-after need --minutes")
+    def _has_ranks(self) -> Self:
         if self.ranks is not None and self.on == "local":
             raise QontextError("--ranks needs --on, such as --on ray", remedy="On one machine, use torchrun.")
         return self
-
-    def identity(self) -> dict[str, Any]:
-        """Without a time limit, its settings are omitted; without bf16 weights, so is that setting."""
-        omitted = {"minutes", "most_steps", "steps_after"} if self.minutes is None else set()
-        omitted |= set() if self.bf16_weights else {"bf16_weights"}
-        return {name: value for name, value in super().identity().items() if name not in omitted}
-
-    def limit(self, steps: int) -> TimeLimit | None:
-        """The time limit of a training of so many steps."""
-        from qontext.training.time_limit import TimeLimit
-
-        if self.minutes is None:
-            return None
-        before, most = 60 * self.minutes_before, self.most_steps or steps
-        return TimeLimit(60 * self.minutes, most, before, self.steps_after or 0)
 
     def token_budget(self, device: Any) -> int:
         """The token budget per micro-batch on this device."""
@@ -137,9 +102,8 @@ class TrainingConfig(DeviceConfig):
         return grid_for(device, resolve_precision(self.precision, device))
 
     def steps_over(self, examples: int) -> int:
-        """The number of steps, derived from the epochs if not set, and at most `most_steps`."""
-        steps = self.steps or max(1, math.ceil((self.epochs or 1) * examples / self.batch_size))
-        return min(steps, self.most_steps or steps)
+        """The number of steps, derived from the epochs if not set."""
+        return self.steps or max(1, math.ceil((self.epochs or 1) * examples / self.batch_size))
 
 
 class AdaptedConfig(TrainingConfig):
@@ -163,11 +127,6 @@ class AdaptedConfig(TrainingConfig):
                 f"{'--keep-adapter' if self.keep_adapter else '--lora-alpha'} needs --lora-rank"
             )
         return self
-
-    def identity(self) -> dict[str, Any]:
-        """Without adapters, their settings are omitted."""
-        omitted = () if self.lora_rank else ("lora_rank", "lora_alpha", "keep_adapter")
-        return {name: value for name, value in super().identity().items() if name not in omitted}
 
     def add_adapters(self, backbone: Any, seed: int = 0) -> None:
         """Add the adapters to a backbone, if there are to be any; `seed` tells several of a training apart."""
@@ -198,22 +157,10 @@ class EncoderConfig(AdaptedConfig):
     attention: Annotated[Literal["model", "bidirectional"], Advanced()] = "model"
     """Attention of a decoder: from left to right, as in the model, or in both directions, which the result records."""
 
-    def identity(self) -> dict[str, Any]:
-        """Without settings that are not set, so that earlier results stay valid."""
-        omitted = {"query_prompt": None, "passage_prompt": None, "attention": "model"}
-        return {
-            name: value
-            for name, value in super().identity().items()
-            if name not in omitted or value != omitted[name]
-        }
-
     def open_encoder(self, name: str, *, tokenizer: str | None = None) -> Encoder:
         """The encoder to train, with these settings."""
         from qontext.models.encoder import load_encoder
-        from qontext.models.presets import PRESETS
 
-        if name not in PRESETS:
-            self._require_memory(name)
         encoder = load_encoder(
             name,
             tokenizer=tokenizer,
@@ -226,25 +173,3 @@ class EncoderConfig(AdaptedConfig):
             if prompt is not None:
                 encoder.prompts[kind] = encoder.named_prompts.get(prompt, prompt)
         return encoder
-
-    def _require_memory(self, name: str) -> None:
-        """Refuse an encoder whose weights, gradients and moments do not fit into memory, before anything is loaded."""
-        import torch
-
-        from qontext.models.folder import locate
-        from qontext.models.load import require_memory
-        from qontext.models.precision import resolve_device
-        from qontext.models.presets import PRESETS
-
-        if name in PRESETS:  # which have no weights to read
-            return
-        device = resolve_device(self.device)
-        free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-        remedy = (
-            "Choose a smaller model."
-            if self.lora_rank
-            else "Train adapters (--lora-rank 16), or choose a smaller model."
-        )
-        what = "its weights" if self.lora_rank else "its weights, gradients and moments"
-        size = 4 if self.lora_rank else FULL_TRAINING
-        require_memory(locate(name).transformer, size, what, name, remedy, free)

@@ -14,7 +14,6 @@ from torch import Tensor, nn
 
 from qontext.frame import process
 from qontext.models.precision import resolve_device
-from qontext.training.bf16_weights import gradients as gradients_of
 
 BUCKET_BYTES = 64 << 20
 
@@ -50,7 +49,7 @@ class RankGroup:
         if self.world == 1:
             return
         bucket: list[Tensor] = []
-        for gradient in gradients_of(module):
+        for gradient in [p.grad for p in module.parameters() if p.grad is not None]:
             bucket.append(gradient)
             if sum(g.nbytes for g in bucket) >= BUCKET_BYTES:
                 self._sum_bucket(bucket)

@@ -38,10 +38,9 @@ Keep = Literal["best", "last"]
 
 @dataclass(frozen=True)
 class Schedule:
-    """The steps to evaluate at (every n and the `last` one), the weights to keep, and the patience before stopping."""
+    """The steps to evaluate at (every n and the last one), the weights to keep, and the patience before stopping."""
 
     every: int
-    last: int
     keep: Keep
     patience: int | None = None
 
@@ -75,10 +74,9 @@ class Evaluations:
         if self.group.is_first:
             self.before = read_json(self.work.path / file, dict[str, float])
 
-    def after(self, step: int, metrics: Metrics | None, last: int | None = None) -> bool:
-        """Called after each step, on every rank. Returns True if the training should stop. `last` is the last step, if
-        it is another one now than the schedule's."""
-        if step % self.schedule.every and step != (last or self.schedule.last):
+    def after(self, step: int, metrics: Metrics | None, *, is_last: bool) -> bool:
+        """Called after each step, on every rank. Returns True if the training should stop."""
+        if step % self.schedule.every and not is_last:
             return False
         stop = torch.zeros((), device=self.group.device)
         if self.group.is_first:

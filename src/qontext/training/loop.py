@@ -3,7 +3,8 @@
     for each step:  batch(step) → losses → gradients → sum over ranks → clip → AdamW
 
 The batch, the dropout and the learning rate are functions of the step, so a checkpoint holds weights, optimizer
-state and the step, and a resumed run ends with the same bits as an uninterrupted one.
+state and the step, and a resumed run ends with the same bits as an uninterrupted one. With a time limit, the learning
+rate is a function of the time, too.
 """
 
 from __future__ import annotations
@@ -23,11 +24,9 @@ from qontext.training.batch import Batch, TrainableModel
 from qontext.training.config import TrainingConfig
 from qontext.training.distributed import RankGroup
 from qontext.training.evaluation import Evaluations
-from qontext.training.memory import recompute_layers
 from qontext.training.metrics import Metrics
 from qontext.training.optimizer import Optimizer
-from qontext.training.step import FRESH, Cache, Stepper
-from qontext.training.time_limit import RevisedSteps, StepEstimate
+from qontext.training.step import FRESH, Cache, Stepper, recompute_layers
 
 Plan = Callable[[int], Batch]
 """A step → this rank's part of its batch."""
@@ -56,12 +55,11 @@ def train(
         recompute_layers(model, draws_by_rows=group.device.type == "cpu")
     run, state = _resume(model, config, group, work, steps, phase, cache)
     done = int(state["step"])
-    revised = _revised_steps(config, steps, group, work, phase, state)
-    run.optimizer.steps = revised.last
+    clock = _Clock(config.minutes, steps, group, work.opened - state.get("elapsed", 0.0))
     metrics = Metrics(work, done, config.track, phase) if group.is_first else None
     saved = time.monotonic()
     # A run that stopped early and was killed before it finished remains stopped.
-    end = done if state.get("stopped") else revised.end(done)
+    end = done if state.get("stopped") else steps
 
     model.train()
     with (
@@ -70,29 +68,30 @@ def train(
         Prefetched(_pinned(plan, group), done, end) as batches,
     ):
         for step, batch in batches:
-            run.step(step, batch)
+            run.step(step, batch, clock.place(step))
             done = step + 1
-            if revised.after(done):
-                run.optimizer.steps = revised.last
-            if done % config.log_every == 0 or done == revised.last:
+            is_over = clock.place(done) >= steps
+            if done % config.log_every == 0 or is_over:
                 advance(0, _reported(run, done, metrics))
-            advance(1, total=revised.last)
+            advance(1)
             after_step(done)
-            stopped = evaluations.after(done, metrics, revised.last) if evaluations else False
+            stopped = evaluations is not None and evaluations.after(done, metrics, is_last=is_over)
             interrupted = group.any(stop.requested)
             due = time.monotonic() - saved > 60 * config.checkpoint_minutes
-            if done == revised.last or stopped or interrupted or group.any(due):
-                _save(run, work, phase, {**run.state(done), "stopped": stopped, **revised.state()})
+            if is_over or stopped or interrupted or group.any(due):
+                ends = {"stopped": is_over or stopped, "elapsed": clock.elapsed()}
+                _save(run, work, phase, {**run.state(done), **ends})
                 saved = time.monotonic()
             if interrupted:
                 log.note(f"{phase}: saved at step {done:,}; run the same command again to resume.")
                 raise KeyboardInterrupt
-            if stopped or done == revised.last:
+            if is_over or stopped:
                 break
     run.finish()
     if metrics is not None:
         metrics.close()
-    return run.summary() | revised.summary() | (evaluations.finish() if evaluations else {})
+    limited = {"steps": done} if config.minutes else {}
+    return run.summary() | limited | (evaluations.finish() if evaluations else {})
 
 
 def _reported(run: Stepper, done: int, metrics: Metrics | None) -> str:
@@ -121,14 +120,22 @@ def _resume(
     return Stepper(model, optimizer, group, dtype, cache=cache, state=state), state
 
 
-def _revised_steps(
-    config: TrainingConfig, steps: int, group: RankGroup, work: Workdir, phase: str, state: Mapping[str, Any]
-) -> RevisedSteps:
-    """The number of steps, and the time limit, if any."""
-    earlier = float(state.get("elapsed", 0.0)) + time.monotonic() - work.opened
-    return RevisedSteps(
-        StepEstimate(steps, config.limit(steps), elapsed=earlier), group, work, phase, int(state["step"])
-    )
+class _Clock:
+    """The place of a step in the learning-rate schedule of `steps` steps: its number, or with a time limit, the share of
+    the time if that is larger. The first rank's clock counts."""
+
+    def __init__(self, minutes: float | None, steps: int, group: RankGroup, started: float) -> None:
+        self.minutes, self.steps, self.group, self.started = minutes, steps, group, started
+
+    def elapsed(self) -> float:
+        """Seconds since the stage began to work, without interruptions."""
+        return round(time.monotonic() - self.started, 3)
+
+    def place(self, step: int) -> int:
+        if self.minutes is None:
+            return step
+        place = int(self.steps * self.elapsed() / (60 * self.minutes))
+        return max(step, self.group.of_first(min(place, self.steps)))
 
 
 def _save(run: Stepper, work: Workdir, phase: str, state: dict[str, Any]) -> None:

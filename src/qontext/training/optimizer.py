@@ -13,8 +13,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from qontext.frame.errors import QontextError
-from qontext.training import bf16_weights
 from qontext.training.config import TrainingConfig
 
 
@@ -48,10 +46,6 @@ class Optimizer:
         self, module: nn.Module, config: TrainingConfig, steps: int, dtype: torch.dtype, device: torch.device
     ) -> None:
         self.module, self.config, self.steps = module, config, steps
-        if config.bf16_weights:
-            if dtype != torch.bfloat16:
-                raise QontextError("--bf16-weights needs --precision bf16")
-            bf16_weights.add(module)
         self.adamw = adamw(module, config.lr, config.weight_decay)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype == torch.float16)
         self.skipped = torch.zeros((), device=device)
@@ -63,6 +57,7 @@ class Optimizer:
         return rate
 
     def set_rate(self, step: int) -> None:
+        """The rate at a step of the schedule."""
         rate = learning_rate(step, self.steps, self.config.lr, self.config.warmup, self.config.schedule)
         for parameters in self.adamw.param_groups:
             parameters["lr"] = rate
@@ -75,7 +70,7 @@ class Optimizer:
         """Clip the gradients, update the weights, clear the gradients; returns the gradient norm before clipping."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.adamw)
-        norm = self._clip()
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
         skip = (~torch.isfinite(norm)).float()
         if self.scaler.is_enabled():
             self.scaler.step(self.adamw)
@@ -86,31 +81,17 @@ class Optimizer:
                 self.adamw.found_inf = skip  # type: ignore[attr-defined]
             elif skip:
                 self.adamw.zero_grad()
-                bf16_weights.clear(self.module)
             self.adamw.step()
-            if self.config.bf16_weights:
-                self.adamw.zero_grad(set_to_none=True)
-                bf16_weights.update(self.module, self.adamw)
         self.adamw.zero_grad(set_to_none=True)
         self.skipped += skip
         self.skipped_in_a_row = (self.skipped_in_a_row + skip) * skip
         return norm
-
-    def _clip(self) -> Tensor:
-        if self.config.bf16_weights:
-            return bf16_weights.clip(self.module, self.config.clip)
-        return nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
-
-    def finish(self) -> None:
-        """Leave the module its master weights alone; frozen weights in bf16 stay until they are saved."""
-        bf16_weights.remove(self.module)
 
     def state(self) -> dict[str, Any]:
         """The state for a checkpoint, besides the moments."""
         return {"skipped": int(self.skipped.item()), "scaler": self.scaler.state_dict()}
 
     def load(self, state: Mapping[str, Any]) -> None:
-        bf16_weights.refresh(self.module)
         self.skipped += float(state["skipped"])
         if state.get("scaler"):
             self.scaler.load_state_dict(state["scaler"])

@@ -13,7 +13,6 @@ from qontext.frame.errors import QontextError, choose
 from qontext.frame.files import make_own_directory
 from qontext.frame.parts import PartsConfig, RunsOn
 from qontext.frame.stages import Pipeline, Stage
-from qontext.training.config import TrainingConfig
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.scores import show_scores
 from qontext.workflow.tables import called
@@ -78,15 +77,14 @@ def run_recipe(
     `on` is where steps that consist of parts run, unless they have that setting themselves.
     """
     check(recipe, root, until)
-    rows, spent = [], 0.0
+    rows = []
     for number, step in enumerate(recipe.steps, 1):
         state, why = _state(step, root)
         heading = f"[{number}/{len(recipe.steps)}] {step.name}"
         reason = "already done" if state == "done" else "" if why == ABSENT else why
         log.note(f"{heading}: {reason}" if reason else heading)
         started = time.monotonic()
-        summary, seconds = _run(step, root, on, spent, done=state == "done")
-        spent += seconds
+        summary = _run(step, root, on, done=state == "done")
         rows.append(
             {
                 "step": step.name,
@@ -102,15 +100,14 @@ def run_recipe(
     return rows
 
 
-def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[Any, float]:
-    """Run a step, if it is not done; returns its summary, and the seconds that it took, now or before."""
+def _run(step: Step, root: Path, on: str, *, done: bool) -> Any:
+    """Run a step, if it is not done; returns its summary."""
     if done:
         artifact = artifacts.open_artifact(root / step.name)
     else:
-        settings = _timed(_placed(step.configure(root), on), spent)
+        settings = _placed(step.configure(root), on)
         if not isinstance(step.stage, Stage):
-            started = time.monotonic()
-            return step.stage.run(settings), time.monotonic() - started
+            return step.stage.run(settings)
         make_own_directory(root / step.name)
         artifact = execution.execute(step.stage, settings, root / step.name, overwrite=True)
         if not artifact.digest:
@@ -119,20 +116,12 @@ def _run(step: Step, root: Path, on: str, spent: float, *, done: bool) -> tuple[
                 place=root / step.name,
                 remedy="Run the same command again once they are.",
             )
-    return artifact.summary, float(artifact.meta["made"]["seconds"])
+    return artifact.summary
 
 
 def _placed(settings: StageConfig, on: str) -> StageConfig:
     if isinstance(settings, PartsConfig) and settings.is_divisible and "on" not in settings.model_fields_set:
         return settings.model_copy(update={"on": on})
-    return settings
-
-
-def _timed(settings: StageConfig, spent: float) -> StageConfig:
-    """The settings of a training that shares a time limit with the rest of the recipe; `spent` is what its earlier steps
-    took, in seconds."""
-    if isinstance(settings, TrainingConfig) and settings.steps_after is not None:
-        return settings.model_copy(update={"minutes_before": spent / 60})
     return settings
 
 
