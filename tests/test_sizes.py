@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 59865,
-    "MODULES": 348,
-    "TEST_LINES": 48281,
-    "MANUAL_WORDS": 25470,
+    "LINES": 59010,
+    "MODULES": 345,
+    "TEST_LINES": 47401,
+    "MANUAL_WORDS": 25371,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -1,4 +1,4 @@
-"""Attention on a CPU, and of the first or the last token alone.
+"""Attention on a CPU, and of the first token alone.
 
     softmax(q kᵀ · scale + bias, over visible positions) v
 
@@ -16,22 +16,16 @@ Vectors from [CLS] and the scores of cross-encoders read nothing but the last la
 Keys and values are still those of all tokens, so the result is that of the whole layer, but for the order of sums: about
 nine parts in ten of the last layer's work are not done.
 
-Vectors of decoders read the last layer's last token alike (`LastToken`). Texts are padded after their ends, where no token
-of theirs looks: attention is causal, without a mask of padding. Keys and values of a prompt do not depend on the text after
-it, so they are computed once.
-
 Shapes: N rows, H hidden size, A heads, K heads of keys and values, T tokens, S places to attend to, D size of a head.
 """
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from types import MethodType
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -40,14 +34,6 @@ from qontext.models.precision import excluded_units
 NAME = "cpu_attention"
 LAYERS = {"BertLayer", "RobertaLayer", "XLMRobertaLayer", "CamembertLayer", "ElectraLayer"}
 """Those built alike: self-attention, its output, and a feed-forward part that looks at one row at a time."""
-CAUSAL_LAYERS = {
-    f"{name}DecoderLayer"
-    for name in ("Llama", "Qwen2", "Qwen3", "Mistral", "Gemma", "Gemma2", "Gemma3", "Granite")
-}
-"""Those built alike: rotated keys, perhaps with a norm, and a feed-forward part that looks at one row at a time."""
-LEAST = 8
-"""Tokens of a prompt whose keys and values are worth keeping."""
-PromptIds = tuple[int, ...]
 _BOOLEAN = {"sdpa"}
 """Names of attention functions whose masks are bools [N, A, T, T], True where seen."""
 
@@ -190,101 +176,3 @@ def _first_token(
     )
     out_N1H: Tensor = layer.feed_forward_chunk(layer.attention.output(out_N1AD.flatten(2), first_N1H))
     return out_N1H
-
-
-class LastToken:
-    """A decoder as ids → its output at each text's last token, [N, 1, H]."""
-
-    def __init__(self, model: Any) -> None:
-        self.model = model
-        model.layers[-1].forward = MethodType(_last_token, model.layers[-1])
-        self._kept: dict[PromptIds, list[tuple[Tensor, Tensor]]] = {}
-
-    @staticmethod
-    def fits(model: Any) -> bool:
-        """True for an architecture that is known, with an attention whose masks can be cut."""
-        layers = getattr(model, "layers", None)
-        is_known = isinstance(layers, nn.ModuleList) and type(layers[-1]).__name__ in CAUSAL_LAYERS
-        return is_known and takes_boolean_masks(model.config._attn_implementation) is not None
-
-    def shared(self, tokens: Sequence[Any], prompt: PromptIds) -> PromptIds:
-        """The beginning of the prompt that all texts share, computed if it is not kept yet; empty if it is short. A text
-        keeps at least one token for itself."""
-        length = min([len(prompt), *(len(ids) - 1 for ids in tokens)])
-        before = np.array(prompt)
-        for ids in tokens:
-            if length < LEAST:
-                return ()
-            differs = np.flatnonzero(np.asarray(ids[:length]) != before[:length])
-            length = int(differs[0]) if len(differs) else length
-        shared = prompt[:length] if length >= LEAST else ()
-        if shared and shared not in self._kept:
-            ids_1T = torch.tensor([shared], device=self.model.device)
-            kept = _cache()
-            self._run(ids_1T, torch.zeros_like(ids_1T[:, 0]), kept)
-            self._kept[shared] = [(layer.keys, layer.values) for layer in kept.layers]
-        return shared
-
-    def __call__(self, ids_NT: Tensor, mask_NT: Tensor, prompt: PromptIds) -> Tensor:
-        """Of texts after the prompt; `mask_NT` is True at their own tokens."""
-        before = None
-        if prompt:
-            rows = (len(ids_NT), -1, -1, -1)
-            before = _cache([(key.expand(rows), value.expand(rows)) for key, value in self._kept[prompt]])
-        out: Tensor = self._run(ids_NT, mask_NT.sum(1).clamp(min=1) - 1, before).last_hidden_state
-        return out
-
-    def _run(self, ids_NT: Tensor, last_N: Tensor, before: Any) -> Any:
-        return self.model(input_ids=ids_NT, last_N=last_N, past_key_values=before, use_cache=False)
-
-
-def _cache(pairs: Any = None) -> Any:
-    """A cache of keys and values. It keeps all of them, those of local attention, too: masks are narrow."""
-    from transformers import DynamicCache
-
-    return DynamicCache(pairs)
-
-
-class _Given:
-    """Keys and values of all tokens, for an attention that reads those of one token: it asks a cache for the others."""
-
-    def __init__(self, *pair: Tensor) -> None:
-        self.pair = pair
-
-    def update(self, key: Tensor, value: Tensor, layer: int, *rest: Any) -> tuple[Tensor, ...]:
-        return self.pair
-
-
-def _last_token(layer: Any, hidden_NTH: Tensor, *, last_N: Tensor | None = None, **settings: Any) -> Tensor:
-    """The layer of all tokens, or of the last ones alone."""
-    out: Tensor
-    if last_N is None:
-        out = type(layer).forward(layer, hidden_NTH, **settings)
-        return out
-    attention_mask, past_key_values = settings["attention_mask"], settings["past_key_values"]
-    position_embeddings = settings["position_embeddings"]
-    attention = layer.self_attn
-    rotate = sys.modules[type(attention).__module__].apply_rotary_pos_emb
-    normed_NTH = layer.input_layernorm(hidden_NTH)
-    key, value = (
-        product(normed_NTH).unflatten(-1, (-1, attention.head_dim)).transpose(1, 2)
-        for product in (attention.k_proj, attention.v_proj)
-    )
-    key = attention.k_norm(key) if hasattr(attention, "k_norm") else key
-    key, _ = rotate(key, key, *position_embeddings)
-    if past_key_values is not None:
-        key, value = past_key_values.update(key, value, attention.layer_idx)
-    rows = torch.arange(len(last_N), device=last_N.device)
-    places_S = torch.arange(key.shape[2], device=last_N.device)
-    seen_NS = places_S <= last_N[:, None] + (key.shape[2] - hidden_NTH.shape[1])
-    if attention_mask is not None:  # which is narrower where attention is local
-        seen_NS = seen_NS & attention_mask[:, 0].expand(len(rows), -1, -1)[rows, last_N]
-    settings |= {
-        "attention_mask": seen_NS[:, None, None],
-        "position_embeddings": tuple(
-            x.expand(len(rows), -1, -1)[rows, last_N][:, None] for x in position_embeddings
-        ),
-        "past_key_values": _Given(key, value),
-    }
-    out = type(layer).forward(layer, hidden_NTH[rows, last_N][:, None], **settings)
-    return out

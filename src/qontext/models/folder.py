@@ -340,8 +340,6 @@ def check_model(directory: Path) -> dict[str, Any]:
     return config
 
 
-
-
 def shapes_of(file: Path) -> Iterator[tuple[str, list[int]]]:
     """The names and shapes of the weights in a file, from its header."""
     from safetensors import safe_open

@@ -3,16 +3,12 @@
 PyTorch leaves fp32 products on x86 to MKL, which uses half of the width of an AMD processor's vector units; oneDNN
 uses all of it and is twice as fast there. It also keeps weights in an order of its own, which PyTorch does not ask for.
 
-In bf16, what stands between the products of a decoder takes longer than they do: norms and rotations in fp32, of which each
-product makes a copy in bf16. Here norms return bf16 once, rotations are in bf16, and gates are part of a product.
-
 Shapes: Q queries, B rows of a block, D dimensions.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from types import MethodType
 from typing import Any
 
 import torch
@@ -24,8 +20,6 @@ from qontext.models.precision import excluded_units
 
 _PIECE = 1_024
 """Rows at a time, so that what is computed stays in the cache until it is where it belongs."""
-_GATED = {f"{name}MLP" for name in ("Llama", "Qwen2", "Qwen3", "Mistral", "Granite", "SmolLM3", "EuroBert")}
-"""Feed-forward parts of the form down(act(gate(x)) · up(x))."""
 
 
 @cache
@@ -89,28 +83,6 @@ class StoredLinear(nn.Linear):
         self.stored = _reordered(self.stored)
 
 
-class StoredNorm(nn.Module):
-    """An RMS norm for inference in bf16: x / √(mean x² + ε) · scale, computed in fp32 and rounded once."""
-
-    scale: Tensor
-    epsilon: float
-
-    @staticmethod
-    def become(norm: Any) -> None:
-        norm.epsilon = norm.variance_epsilon if hasattr(norm, "variance_epsilon") else norm.eps
-        # Gemma's scale is one more than its weight.
-        norm.scale = norm(torch.ones_like(norm.weight)).detach() * (1 + norm.epsilon) ** 0.5
-        norm.__class__ = StoredNorm
-
-    def forward(self, input: Tensor) -> Tensor:
-        with torch.autocast(input.device.type, enabled=False):
-            x = input.float()
-            squares = torch.linalg.vector_norm(x, dim=-1, keepdim=True).square_()
-            rate = (squares / x.shape[-1] + self.epsilon).rsqrt_()
-            out: Tensor = (x * rate).mul_(self.scale).bfloat16()
-        return out
-
-
 def _reordered(weight: Tensor) -> Tensor:
     """The weight in the library's order, where it computes this format itself."""
     can = _is_available() and (weight.dtype != torch.bfloat16 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
@@ -136,11 +108,8 @@ def use_where_faster(
             if not keep:
                 empty = torch.empty(0, dtype=module.weight.dtype)
                 module.weight = nn.Parameter(empty, requires_grad=False)
-    if dtype == torch.bfloat16:
-        _round_early(model)
     for module in model.modules():
         _join_activation(module)
-        _join_gate(module)
 
 
 def _join_activation(module: nn.Module) -> None:
@@ -150,39 +119,3 @@ def _join_activation(module: nn.Module) -> None:
     if isinstance(dense, StoredLinear) and dense.stored.is_mkldnn and is_exact:
         dense.after = "gelu"
         module.intermediate_act_fn = nn.Identity()
-
-
-def _round_early(model: nn.Module) -> None:
-    """Let the norms in stacks and the rotations of a model return bf16. A norm after the stack stays in fp32."""
-    stacks = [module for module in model.modules() if isinstance(module, nn.ModuleList)]
-    for module in {module for stack in stacks for module in stack.modules()}:
-        has_epsilon = hasattr(module, "variance_epsilon") or hasattr(module, "eps")
-        if type(module).__name__.endswith("RMSNorm") and has_epsilon and hasattr(module, "weight"):
-            StoredNorm.become(module)
-    for module in model.modules():
-        if type(module).__name__.endswith("RotaryEmbedding"):
-            module.register_forward_hook(_rounded)
-
-
-def _rounded(module: nn.Module, inputs: Any, rotation: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
-    return tuple(part.bfloat16() for part in rotation)
-
-
-def _join_gate(module: Any) -> None:
-    """Let the products of a gated feed-forward part compute the activation and the product with the gate, too."""
-    if type(module).__name__ not in _GATED or type(module.act_fn).__name__ not in ("SiLU", "SiLUActivation"):
-        return
-    if all(
-        isinstance(one, StoredLinear) and one.stored.is_mkldnn for one in (module.gate_proj, module.up_proj)
-    ):
-        module.forward = MethodType(_gated, module)
-
-
-def _gated(mlp: Any, x: Tensor) -> Tensor:
-    gate, up = mlp.gate_proj, mlp.up_proj
-    with torch.autocast(x.device.type, enabled=False):
-        x = x.to(up.stored.dtype)
-        gates = _linear(x, gate.stored, gate.stored_bias, "swish")
-        both = torch.ops.mkldnn._linear_pointwise.binary(x, gates, up.stored, up.stored_bias, "mul")
-        out: Tensor = mlp.down_proj(both)
-    return out

@@ -24,7 +24,7 @@ from qontext.data.load import as_texts
 from qontext.data.passage import Passage, TitleRule
 from qontext.frame import log
 from qontext.frame.errors import QontextError
-from qontext.models.attention import LastToken, PromptIds, compute_first_token_alone
+from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import Ints, grid_for, pad, run_batches
 from qontext.models.encoder import UNLIMITED, load_encoder
 from qontext.models.families import find_family, is_decoder, most_positions
@@ -35,7 +35,7 @@ from qontext.models.pooling import POOLINGS, read_dense
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
 from qontext.models.titles import Titles
-from qontext.models.tokenizer import check_vocabulary, end_texts, frame_of, load_tokenizer, token_ids
+from qontext.models.tokenizer import check_vocabulary, end_texts, load_tokenizer, token_ids
 
 if TYPE_CHECKING:
     from qontext.models.representations.base import Representation
@@ -67,7 +67,6 @@ class Retriever:
     """The backbone; with a `representation`, the `Encoder` that it reads."""
     representation: Representation | None = None
     """The representation of texts; None for the pooled vector."""
-    last: LastToken | None = None  # for a decoder's last tokens
     dense: Sequence[Any] = ()
     """The dense layers after the pooling."""
     width: int
@@ -128,8 +127,6 @@ class Retriever:
         use_where_faster(model, self.device, self.dtype)
         if self.layout.pooling == "cls":
             compute_first_token_alone(model)
-        if self.layout.pooling == "lasttoken" and is_decoder(model.config) and LastToken.fits(model):
-            self.last = LastToken(model)
         check_vocabulary(self.tokenizer, model.get_input_embeddings().num_embeddings, name)
         self.model, self.config = model, model.config
         self.dense = [read_dense(path).to(self.device) for path in self.layout.dense]
@@ -238,12 +235,7 @@ class Retriever:
         def store(rows: Ints, out_ND: Tensor) -> None:
             vectors[rows] = out_ND.cpu().numpy()
 
-        prompt: PromptIds | None = None
-        if self.last is not None and len(tokens):
-            with torch.inference_mode(), autocast(self.device, self.dtype):
-                prompt = self.last.shared(tokens, frame_of(self.tokenizer, self.layout.prompt(kind)).before)
-            tokens = [ids[len(prompt) :] for ids in tokens]
-        self._run(lambda rows: self._forward(rows, kind, prompt), store, tokens, advance)
+        self._run(lambda rows: self._forward(rows, kind), store, tokens, advance)
         return self._finite(vectors, vectors)
 
     def encode_each_token(
@@ -336,11 +328,11 @@ class Retriever:
         packed = self.representation.pack(self._represent(tokens, kind))
         return self._finite(packed, self.representation.checked(packed.values, self.model))
 
-    def _forward(self, tokens: list[Any], kind: TextKind, prompt: PromptIds | None = None) -> Tensor:
+    def _forward(self, tokens: list[Any], kind: TextKind) -> Tensor:
         if self.representation is not None:
             texts = self.representation.checked(self._represent(tokens, kind), self.model)
             return texts[:, : self.dimension]
-        return self._pooled(*self._hidden(tokens, prompt))
+        return self._pooled(*self._hidden(tokens))
 
     def vectors_of(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
         """[N, D] the vectors of padded texts, of which `mask_NT` are the tokens."""
@@ -363,15 +355,13 @@ class Retriever:
             texts: Tensor = self.representation(self.model, ids_NT, mask_NT, kind == "query")
         return texts
 
-    def _hidden(self, tokens: list[Any], prompt: PromptIds | None = None) -> tuple[Tensor, Tensor]:
-        """[N, T, H] the model's output, or [N, 1, H] of last tokens after a prompt, and [N, T] which are no padding."""
+    def _hidden(self, tokens: list[Any]) -> tuple[Tensor, Tensor]:
+        """[N, T, H] the model's output, or [N, 1, H] of the first token, and [N, T] which are no padding."""
         width = None if self.grid.rows == 1 else self._padded(tokens, self.max_length)
         ids_NT, mask_NT, is_full = self._inputs(tokens, width)
         with autocast(self.device, self.dtype):
             if self.representation is not None:
                 (hidden_NTH,) = self.model(ids_NT, mask_NT)
-            elif self.last is not None and prompt is not None:
-                hidden_NTH = self.last(ids_NT, mask_NT, prompt)
             else:
                 attention = None if is_full else mask_NT.long()
                 hidden_NTH = self.model(input_ids=ids_NT, attention_mask=attention).last_hidden_state
