@@ -14,8 +14,7 @@ from tests.tiny import Server
 from qontext import api
 from qontext.data import records
 from qontext.data.collection import read_passages
-from qontext.data.ids import first_repeated
-from qontext.data.rows import PassageRows, refuse_repeated_ids
+from qontext.data.load import PassageRows, refuse_repeated_ids
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
@@ -97,19 +96,6 @@ def test_files_before_a_part_are_not_read(inputs: Inputs, tmp_path: Path) -> Non
     assert len(rows.read(count - last, count)) == last
     with pytest.raises(QontextError, match="damaged"):
         rows.read(0, 1)
-
-
-def test_repeated_ids_are_found_in_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qontext.data.ids._BUFFER", 1000)
-    ids = [f"p{n}" for n in range(10_000)]
-
-    def batches_of(all_ids: list[str]):
-        return lambda: (all_ids[start : start + 300] for start in range(0, len(all_ids), 300))
-
-    assert first_repeated(batches_of(ids)) == (10_000, None)
-    assert first_repeated(batches_of([*ids, "p7", "p3"])) == (10_002, "p7")
-    monkeypatch.setattr("qontext.data.ids.hash64", lambda value: len(value))  # different ids, equal hashes
-    assert first_repeated(batches_of(ids)) == (10_000, None)
 
 
 def test_ids_of_a_foreign_table_are_compared(inputs: Inputs, tmp_path: Path) -> None:

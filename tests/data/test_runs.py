@@ -41,11 +41,10 @@ def test_order_and_ranks_of_a_file_do_not_matter(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("q Q0 a 1 1.0 x\nq Q0 b 2 nan x\n", "run:2: the score of query 'q' and passage 'b' is nan"),
-        ("q Q0 a 1 1.0 x\nq Q0 b 2 0.9\n", "run:2: has 5 columns"),
-        ("q Q0 a 1 1.0 x\nq Q0 b 2 good x\n", "run:2: the score is 'good'"),
-        ("q Q0 a 1 1.0 x\nr Q0 a 1 1 x\nq Q0 a 2 0.5 x\n", "run:3: passage 'a' occurs twice"),
-        ("\nq Q0 a 1 1.0 x\n\nq Q0 a 2 0.5 x\n", "run:4: passage 'a' occurs twice"),
+        ("q Q0 a 1 1.0 x\nq Q0 b 2 nan x\n", "run: the score of query 'q' and passage 'b' is nan"),
+        ("q Q0 a 1 1.0 x\nq Q0 b 2 0.9\n", "run: is not a TREC run.*got 5"),
+        ("q Q0 a 1 1.0 x\nq Q0 b 2 good x\n", "run: is not a TREC run.*invalid value 'good'"),
+        ("q Q0 a 1 1.0 x\nr Q0 a 1 1 x\nq Q0 a 2 0.5 x\n", "run: passage 'a' occurs twice"),
         ("", "the run is empty"),
     ],
 )
@@ -98,7 +97,7 @@ def test_ids_that_need_no_escape_are_written_as_they_are(tmp_path: Path) -> None
 
 def test_two_spellings_of_one_id_are_one_passage(tmp_path: Path) -> None:
     (tmp_path / "run").write_text("q Q0 ␛41; 1 2 x\nq Q0 ␛241b;41; 2 1 x\n", encoding="utf-8")
-    with pytest.raises(QontextError, match="run:2: passage '␛41;' occurs twice"):
+    with pytest.raises(QontextError, match="run: passage '␛41;' occurs twice"):
         read_run(tmp_path / "run")
 
 
@@ -110,3 +109,62 @@ def test_a_tag_is_one_word(tmp_path: Path) -> None:
 def test_an_empty_id_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="an id is empty"):
         write_run(Run.of([Hit("q", "", 1.0)]), tmp_path / "run.trec")
+
+
+def run_file(folder: Path, *rows: tuple[str, str, object, float]) -> Path:
+    path = folder / "run.trec"
+    path.write_text("".join(f"{q} Q0 {p} {rank} {score} x\n" for q, p, rank, score in rows))
+    return path
+
+
+def test_a_rank_twice_with_two_scores_is_two_runs(tmp_path: Path) -> None:
+    rows = [("q", "a", 1, 2.0), ("q", "b", 2, 1.0), ("q", "c", 1, 9.0), ("q", "d", 2, 8.0)]
+    with pytest.raises(
+        QontextError, match=r"run\.trec: rank 1 occurs twice for query 'q', with scores 2 and 9"
+    ):
+        read_run(run_file(tmp_path, *rows))
+
+
+def test_distances_are_not_taken_for_scores(tmp_path: Path) -> None:
+    rows = [(q, p, rank, rank / 10) for q in "qr" for rank, p in enumerate("abc", 1)]
+    with pytest.raises(QontextError, match="the scores are distances, or the ranks are reversed"):
+        read_run(run_file(tmp_path, *rows))
+
+
+@pytest.mark.parametrize("scores", [(9.5, 7.25, 3.0), (97, 95, 90)])
+def test_swapped_columns_of_rank_and_score(tmp_path: Path, scores: tuple[float, ...]) -> None:
+    rows = [("q", p, score, rank) for rank, (p, score) in enumerate(zip("abc", scores), 1)]
+    with pytest.raises(QontextError, match="the rank and score columns are swapped"):
+        read_run(run_file(tmp_path, *rows))
+
+
+def test_new_ranks_beside_old_scores_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [("q", "a", 2, 3.0), ("q", "b", 1, 2.0), ("q", "c", 3, 1.0), ("r", "a", 1, 1.0)]
+    run = read_run(run_file(tmp_path, *rows))
+    assert "ranks contradict scores for 1 of 2 queries, such as 'q'" in " ".join(
+        capsys.readouterr().err.split()
+    )
+    assert [hit.passage for hit in run["q"]] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "ranks",
+    [(1, 1, 3), (0, 0, 0), (7, 8, 9), ("1.0", "2.0", "3.0")],
+    ids=["ties", "placeholder", "later page", "fractions"],
+)
+def test_harmless_ranks_are_let_be(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ranks: tuple[object, ...]
+) -> None:
+    rows = [("q", p, rank, score) for p, rank, score in zip("abc", ranks, (2.0, 2.0, 1.0))]
+    assert len(read_run(run_file(tmp_path, *rows))["q"]) == 3
+    assert capsys.readouterr().err == ""
+
+
+def test_queries_in_pieces_and_out_of_order(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [("q", "a", 1, 3.0), ("r", "a", 2, 1.0), ("q", "b", 2, 2.0), ("r", "b", 1, 2.0)]
+    assert [hit.passage for hit in read_run(run_file(tmp_path, *rows))["r"]] == ["b", "a"]
+    assert capsys.readouterr().err == ""
+    with pytest.raises(QontextError, match=r": rank 1 occurs twice for query 'q'"):
+        read_run(run_file(tmp_path, *rows[:3], ("q", "c", 1, 1.0)))

@@ -36,8 +36,8 @@ from qontext.retrieve.analyzer import term_of, words_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from qontext.data.load import PassageRows, TableRows
     from qontext.data.passage import Passage
-    from qontext.data.rows import PassageRows, TableRows
 
 PART = 65_536
 QUERIES = ".queries"
@@ -134,7 +134,7 @@ class Expand(Parts[ExpandConfig]):
     unit = "passages"
 
     def __init__(self, config: ExpandConfig, work: Workdir) -> None:
-        from qontext.data.rows import PassageRows, check_generated
+        from qontext.data.load import PassageRows, check_generated
 
         super().__init__(config, work)
         check_generated(config.queries, config.of)
@@ -295,7 +295,7 @@ def _places(passages: PassageRows) -> TableRows | None:
     import pyarrow as pa
 
     from qontext.data import records
-    from qontext.data.rows import TableRows
+    from qontext.data.load import TableRows
 
     if passages.table is None:
         return None

@@ -59,7 +59,7 @@ class CollectConfig(StageConfig):
 def run(config: CollectConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.collection import check_qrels, read_qrels, write_qrels
     from qontext.data.lines import write_jsonl
-    from qontext.data.rows import refuse_repeated_ids
+    from qontext.data.load import refuse_repeated_ids
 
     files = {split: file for split in SPLITS if (file := getattr(config, split))}
     if not config.queries or not files:

@@ -47,7 +47,7 @@ class Tokenization(Parts[TokensConfig]):
 
     def __init__(self, config: TokensConfig, work: Workdir) -> None:
         from qontext.data import records
-        from qontext.data.rows import TableRows, check_generated
+        from qontext.data.load import TableRows, check_generated
 
         super().__init__(config, work)
         if config.tokenizer == counting.WORDS:

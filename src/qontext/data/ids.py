@@ -1,5 +1,5 @@
-"""Ids: which values are ids, how repeated ones are found, and how ids are escaped in TREC and tab-separated files, whose
-columns end at white space.
+"""Ids: which values are ids, how they are numbered and repeated ones are found, and how ids are escaped in TREC and
+tab-separated files, whose columns end at white space.
 
 There, each white-space and control character of an id is written as a visible one, and converted back on reading:
 
@@ -14,9 +14,6 @@ written unchanged. JSON and Parquet hold ids verbatim.
 from __future__ import annotations
 
 import re
-import tempfile
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -33,6 +30,7 @@ _SPECIAL = f"[\x00-\x20\x7f-\xa0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f{_PIC
 _ESCAPE, _ESC = "\u241b", "\x1b"
 _ESCAPED = rf"[\u2400-\u241a\u241c-\u2421]|{_ESCAPE}[0-9a-f]{{1,6}};"
 
+Array = np.ndarray[Any, Any]
 _special, _escaped = re.compile(_SPECIAL), re.compile(_ESCAPED)
 
 
@@ -128,57 +126,48 @@ class SeenIds:
             self._runs.append(run)
 
 
-PARTITIONS = 256
-"""Files into which `first_repeated` divides hashes: it holds one of them at a time."""
-_BUFFER = 1 << 20
-
-
-def first_repeated(batches: Callable[[], Iterator[list[str]]]) -> tuple[int, str | None]:
-    """The number of ids, and the first one that occurs a second time, if any.
-
-    Hashes go to files by their first byte, so memory does not grow with the ids but for a 256th of their hashes.
-    `batches` is called again where hashes are equal, to compare the ids themselves.
-    """
-    count, repeated = 0, []
-    with tempfile.TemporaryDirectory(prefix="qontext-ids-") as folder:
-        buffer: list[NDArray[np.uint64]] = []
-        for ids in batches():
-            buffer.append(_hashes(ids))
-            count += len(ids)
-            if sum(map(len, buffer)) > _BUFFER:
-                _spill(Path(folder), np.concatenate(buffer))
-                buffer.clear()
-        repeated = [_repeated(np.concatenate(buffer))] if buffer else []
-        if spilled := sorted(Path(folder).iterdir()):
-            _spill(Path(folder), np.concatenate([np.zeros(0, np.uint64), *buffer]))
-            repeated = [_repeated(np.fromfile(file, np.uint64)) for file in spilled]
-    suspects = np.concatenate([np.zeros(0, np.uint64), *repeated])
-    return count, _first_of(batches(), suspects) if len(suspects) else None
-
-
-def _spill(folder: Path, hashes: NDArray[np.uint64]) -> None:
-    hashes = np.sort(hashes)
-    bounds = np.arange(1, PARTITIONS, dtype=np.uint64) << np.uint64(56)
-    for number, part in enumerate(np.split(hashes, np.searchsorted(hashes, bounds))):
-        with (folder / f"{number:03d}").open("ab") as file:
-            file.write(part.data)
-
-
-def _repeated(hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    hashes = np.sort(hashes)
-    return np.unique(hashes[1:][hashes[1:] == hashes[:-1]])
-
-
-def _first_of(batches: Iterator[list[str]], suspects: NDArray[np.uint64]) -> str | None:
-    """The first id to occur a second time, among those with these hashes."""
-    earlier: set[str] = set()
-    for ids in batches:
-        for place in np.flatnonzero(np.isin(_hashes(ids), suspects)):
-            if ids[place] in earlier:
-                return ids[place]
-            earlier.add(ids[place])
-    return None
-
-
 def _hashes(ids: list[str]) -> NDArray[np.uint64]:
     return np.fromiter(map(hash64, ids), np.uint64, len(ids))
+
+
+def by_occurrence(values: Any) -> tuple[Array, list[str]]:
+    """(number of each string, the different strings in order of first occurrence)."""
+    column = (
+        values if isinstance(values, pa.ChunkedArray) else pa.chunked_array([pa.array(values, pa.string())])
+    )
+    if not pa.types.is_dictionary(column.type):
+        column = column.dictionary_encode()
+    whole = _whole(column.unify_dictionaries())
+    return whole.indices.to_numpy(), whole.dictionary.to_pylist()
+
+
+def ascending(values: Any) -> tuple[Array, pa.StringArray]:
+    """(number of each string [N] int32, the different strings in ascending order). Ids of up to eight letters are sorted
+    as numbers, which is several times faster."""
+    names = _whole(values) if isinstance(values, pa.ChunkedArray) else pa.array(values, pa.string())
+    if _are_words(names):
+        padded = pc.ascii_rpad(names.cast(pa.large_string()), 8, "\0")
+        words = np.frombuffer(padded.buffers()[2], dtype=">u8", count=len(names)).astype(np.uint64)
+        different, number = np.unique(words, return_inverse=True)
+        return number.astype(np.int32), pa.array(different.astype(">u8").view("S8")).cast(pa.string())
+    encoded = names.dictionary_encode()
+    order = pc.array_sort_indices(encoded.dictionary).to_numpy()  # by bytes of UTF-8, which is by code points
+    place = np.empty(len(order), np.int32)
+    place[order] = np.arange(len(order), dtype=np.int32)
+    return place[encoded.indices.to_numpy()], encoded.dictionary.take(pa.array(order))
+
+
+def _are_words(names: pa.StringArray) -> bool:
+    """True if the strings are ASCII of at most eight letters, without NUL, which fills them up."""
+    if not len(names) or pc.max(pc.binary_length(names)).as_py() > 8:
+        return False
+    letters = np.frombuffer(names.buffers()[2] or b"", dtype=np.uint8)
+    return bool(((letters > 0) & (letters < 0x80)).all())
+
+
+def _whole(column: pa.ChunkedArray) -> Any:
+    """The column in one piece; more than 2 GiB of text need offsets of 64 bits."""
+    if pa.types.is_string(column.type) and column.nbytes >= 2**31:
+        column = column.cast(pa.large_string())
+    whole = column.combine_chunks()
+    return whole.chunk(0) if isinstance(whole, pa.ChunkedArray) else whole

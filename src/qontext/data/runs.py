@@ -7,6 +7,7 @@ ascending passage id, regardless of their order or rank in the input.
 
 from __future__ import annotations
 
+import io
 import lzma
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,15 +20,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import csv
 
-from qontext.data.ids import escape_all, unescape, unescape_all
+from qontext.data.ids import ascending, by_occurrence, escape_all, unescape, unescape_all
 from qontext.data.lines import first_line, open_bytes, read_lines
-from qontext.data.numbering import ascending, by_occurrence, first_with_space
-from qontext.data.ranks import check_ranks, line_of
 from qontext.data.records import Hit
+from qontext.frame import log
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
+from qontext.frame.errors import first_line as first_sentence
 
+_Array = np.ndarray[Any, Any]
 _COLUMNS = ("query", "q0", "passage", "rank", "score", "tag")
 
 
@@ -47,10 +49,10 @@ class Run(Mapping[str, list[Hit]]):
     """
 
     queries: list[str]
-    starts: np.ndarray[Any, Any]  # [Q + 1] int64
-    ids: np.ndarray[Any, Any]  # [P] object (str), ascending
-    codes: np.ndarray[Any, Any]  # [R] int32
-    scores: np.ndarray[Any, Any]  # [R] float64
+    starts: _Array  # [Q + 1] int64
+    ids: _Array  # [P] object (str), ascending
+    codes: _Array  # [R] int32
+    scores: _Array  # [R] float64
 
     @classmethod
     def read(cls, path: str | os.PathLike[str]) -> Run:
@@ -82,10 +84,10 @@ class Run(Mapping[str, list[Hit]]):
     @classmethod
     def from_codes(
         cls,
-        query_codes: np.ndarray[Any, Any],
+        query_codes: _Array,
         queries: Sequence[str],
-        codes: np.ndarray[Any, Any],
-        ids: np.ndarray[Any, Any],
+        codes: _Array,
+        ids: _Array,
         scores: Any,
         *,
         place: str | Path = "run",
@@ -97,13 +99,12 @@ class Run(Mapping[str, list[Hit]]):
             row = int(np.flatnonzero(~np.isfinite(scores))[0])
             query, passage = queries[int(query_codes[row])], ids[codes[row]]
             raise QontextError(
-                f"the score of query {query!r} and passage {passage!r} is {scores[row]}",
-                place=line_of(place, row),
+                f"the score of query {query!r} and passage {passage!r} is {scores[row]}", place=place
             )
         order = _ranking(query_codes, codes, scores)
         if order is not None:
             query_codes, codes, scores = query_codes[order], codes[order], scores[order]
-        _refuse_duplicates(query_codes, codes, order, queries, ids, place)
+        _refuse_duplicates(query_codes, codes, queries, ids, place)
         counts = np.bincount(query_codes, minlength=len(queries))
         numbers = np.flatnonzero(counts)
         starts = np.concatenate([[0], np.cumsum(counts[numbers])])
@@ -127,22 +128,22 @@ class Run(Mapping[str, list[Hit]]):
         """The number of rows of all queries."""
         return len(self.codes)
 
-    def rows(self, q: int) -> tuple[list[str], np.ndarray[Any, Any]]:
+    def rows(self, q: int) -> tuple[list[str], _Array]:
         """Passage ids and scores of query number `q`, best first."""
         span = slice(self.starts[q], self.starts[q + 1])
         return self.ids[self.codes[span]].tolist(), self.scores[span]
 
-    def results(self, query: str) -> tuple[list[str], np.ndarray[Any, Any]]:
+    def results(self, query: str) -> tuple[list[str], _Array]:
         """Passage ids and scores of a query by its id, best first."""
         return self.rows(self._number[query])
 
-    def row_queries(self) -> np.ndarray[Any, Any]:
+    def row_queries(self) -> _Array:
         """[R] the number of each row's query."""
         return np.repeat(np.arange(len(self.queries)), np.diff(self.starts))
 
-    def row_ranks(self) -> np.ndarray[Any, Any]:
+    def row_ranks(self) -> _Array:
         """[R] the rank of each row within its query, from 0."""
-        ranks: np.ndarray[Any, Any] = np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
+        ranks: _Array = np.arange(self.size) - np.repeat(self.starts[:-1], np.diff(self.starts))
         return ranks
 
     def top(self, k: int) -> Run:
@@ -182,25 +183,18 @@ def read_run(path: Path | str) -> Run:
         pairs = list(_unranked(file))
         queries, passages = (list(column) for column in zip(*pairs))
         return Run.from_columns(queries, passages, [0.0] * len(pairs), place=file)
-    try:
-        table = _fast_table(file)
-        query_codes, queries = by_occurrence(table.column("query"))
-        codes, ids = ascending(table.column("passage"))
-        if any(first_with_space(names) is not None for names in (pa.array(queries, pa.string()), ids)):
-            raise pa.ArrowInvalid("columns are not separated by single spaces")
-    except (pa.ArrowInvalid, OSError, ValueError, EOFError, lzma.LZMAError):
-        # Unusual white space, or damage, which the line-by-line reader can locate.
-        table = _careful_table(file)
-        query_codes, queries = by_occurrence(table.column("query"))
-        codes, ids = ascending(table.column("passage"))
-    query_codes, queries = _unescaped_queries(query_codes, queries)
-    codes, ids = _unescaped_passages(codes, ids)
-    if len(table) == 0:
-        raise QontextError("the run is empty", place=file)
+    table = _table(file)
+    query_codes, queries = by_occurrence(table.column("query"))
+    codes, ids = ascending(table.column("passage"))
+    number, queries = by_occurrence(list(map(unescape, queries)))
+    query_codes = number[query_codes]
+    if (names := unescape_all(ids)) is not ids:
+        place, ids = ascending(names)
+        codes = place[codes]
     scores, ranks = (table.column(name).to_numpy() for name in ("score", "rank"))
     del table  # frees millions of strings before others are created
     run = Run.from_codes(query_codes, queries, codes, _objects(ids), scores, place=file)
-    check_ranks(query_codes, queries, ranks, scores, file)
+    _check_ranks(query_codes, queries, ranks, scores, file)
     return run
 
 
@@ -225,15 +219,8 @@ def _run_in(folder: Path) -> Path:
     """The run of a directory of `search`."""
     if (folder / "run.trec").exists():
         return folder / "run.trec"
-    below = next(
-        (file.parent for depth in ("*", "*/*") for file in sorted(folder.glob(f"{depth}/run.trec"))), None
-    )
-    raise QontextError(
-        "is a folder without a run (run.trec)",
-        place=folder,
-        remedy="Pass a TREC file or the output of 'qontext search'"
-        + (f", such as {below}." if below else "."),
-    )
+    remedy = "Pass a TREC file or the output of 'qontext search'."
+    raise QontextError("is a folder without a run (run.trec)", place=folder, remedy=remedy)
 
 
 def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
@@ -268,34 +255,33 @@ def write_run(run: Run, path: Path, *, tag: str = "qontext") -> None:
             file.write(memoryview(text.buffers()[2])[: pc.sum(pc.binary_length(text)).as_py()])
 
 
-def _unescaped_queries(
-    codes: np.ndarray[Any, Any], queries: list[str]
-) -> tuple[np.ndarray[Any, Any], list[str]]:
-    texts = pa.array(queries, pa.string())
-    if (names := unescape_all(texts)) is texts:
-        return codes, queries
-    number, different = by_occurrence(pa.chunked_array([names]))
-    return number[codes], different
+def _table(path: Path) -> pa.Table:
+    """The columns of a run. White space between them may be of any kind, which costs a second reading."""
+    try:
+        return _parsed(open_bytes(path), "\t" if "\t" in first_line(path) else " ")
+    except (pa.ArrowInvalid, OSError, ValueError, EOFError, lzma.LZMAError):
+        text = "".join(" ".join(line.split()) + "\n" for _, line in read_lines(path))
+    if not text:
+        raise QontextError("the run is empty", place=path)
+    try:
+        return _parsed(io.BytesIO(text.encode()), " ")
+    except (pa.ArrowInvalid, ValueError) as error:
+        raise QontextError(
+            f"is not a TREC run, of lines with query Q0 passage rank score tag: {first_sentence(error)}",
+            place=path,
+        ) from None
 
 
-def _unescaped_passages(
-    codes: np.ndarray[Any, Any], texts: pa.StringArray
-) -> tuple[np.ndarray[Any, Any], pa.StringArray]:
-    if (names := unescape_all(texts)) is texts:
-        return codes, texts
-    place, ids = ascending(pa.chunked_array([names]))
-    return place[codes], ids
-
-
-def _fast_table(path: Path) -> pa.Table:
-    with open_bytes(path) as probe:
-        delimiter = "\t" if b"\t" in probe.read(4096).split(b"\n")[0] else " "
-    codes = pa.dictionary(
-        pa.int32(), pa.string()
-    )  # there are few queries, and nearly as many passages as rows
-    types = {"query": codes, "passage": pa.string(), "rank": pa.float64(), "score": pa.float64()}
-    return csv.read_csv(
-        open_bytes(path),
+def _parsed(file: Any, delimiter: str) -> pa.Table:
+    # There are few queries, and nearly as many passages as rows.
+    types = {
+        "query": pa.dictionary(pa.int32(), pa.string()),
+        "passage": pa.string(),
+        "rank": pa.float64(),
+        "score": pa.float64(),
+    }
+    table = csv.read_csv(
+        file,
         read_options=csv.ReadOptions(column_names=_COLUMNS, block_size=16 << 20),
         parse_options=csv.ParseOptions(delimiter=delimiter, quote_char=False, double_quote=False),
         convert_options=csv.ConvertOptions(
@@ -305,44 +291,20 @@ def _fast_table(path: Path) -> pa.Table:
             strings_can_be_null=False,
         ),
     )
+    names = [chunk.dictionary for chunk in table.column("query").chunks] + table.column("passage").chunks
+    for texts in filter(len, names):
+        letters = np.frombuffer(texts.buffers()[2] or b"", dtype=np.uint8)
+        if (letters <= 32).any() or not pc.min(pc.binary_length(texts)).as_py():
+            raise ValueError("an id is empty")
+    return table
 
 
-def _careful_table(path: Path) -> pa.Table:
-    queries, passages, ranks, scores = [], [], [], []
-    for place, line in read_lines(path):
-        fields = line.split()
-        if len(fields) != 6:
-            raise QontextError(
-                f"has {len(fields)} columns, expected the six of a TREC run: query Q0 passage rank score tag",
-                place=place,
-            )
-        try:
-            scores.append(float(fields[4]))
-        except ValueError:
-            raise QontextError(f"the score is {fields[4]!r}, not a number", place=place) from None
-        queries.append(fields[0])
-        passages.append(fields[2])
-        ranks.append(fields[3])
-    columns = {"query": pa.array(queries, pa.string()), "passage": pa.array(passages, pa.string())}
-    return pa.table(columns | {"rank": _numbers(ranks), "score": pa.array(scores, pa.float64())})
-
-
-def _numbers(ranks: list[str]) -> pa.DoubleArray:
-    """Ranks that are not numbers are replaced by a single one."""
-    try:
-        return pa.array(list(map(float, ranks)), pa.float64())
-    except ValueError:
-        return pa.array([0.0] * len(ranks), pa.float64())
-
-
-def _objects(names: pa.StringArray) -> np.ndarray[Any, Any]:
-    objects: np.ndarray[Any, Any] = names.to_numpy(zero_copy_only=False)
+def _objects(names: pa.StringArray) -> _Array:
+    objects: _Array = names.to_numpy(zero_copy_only=False)
     return objects
 
 
-def _in_order(
-    ids: np.ndarray[Any, Any], codes: np.ndarray[Any, Any]
-) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _in_order(ids: _Array, codes: _Array) -> tuple[_Array, _Array]:
     """The same rows with `ids` ascending."""
     if (ids[1:] > ids[:-1]).all():
         return ids, codes
@@ -350,29 +312,87 @@ def _in_order(
     return _objects(names), place[codes]
 
 
-def _ranking(query_codes: Any, codes: Any, scores: Any) -> np.ndarray[Any, Any] | None:
+def _ranking(query_codes: Any, codes: Any, scores: Any) -> _Array | None:
     """The order by query, descending score, id; None if the rows are already sorted, as in most files."""
     same = query_codes[1:] == query_codes[:-1]
     falls = (scores[1:] < scores[:-1]) | ((scores[1:] == scores[:-1]) & (codes[1:] > codes[:-1]))
     if ((query_codes[1:] > query_codes[:-1]) | (same & falls)).all():
         return None
-    order: np.ndarray[Any, Any] = np.lexsort((codes, -scores, query_codes))
+    order: _Array = np.lexsort((codes, -scores, query_codes))
     return order
 
 
 def _refuse_duplicates(
-    query_codes: Any, codes: Any, order: Any, queries: Any, ids: Any, place: str | Path
+    query_codes: _Array, codes: _Array, queries: Sequence[str], ids: _Array, place: str | Path
 ) -> None:
-    pairs = query_codes.astype(np.int64) * max(len(ids), 1) + codes
-    ordered = np.sort(pairs)  # several times faster than sorting, which is rarely needed
-    if (ordered[1:] == ordered[:-1]).any():
-        by_pair = np.argsort(pairs, kind="stable")
-        again = np.flatnonzero(np.diff(pairs[by_pair]) == 0)
-        row = int(by_pair[again[0] + 1])
-        other = int(by_pair[again[0]])
-        line = row if order is None else max(int(order[row]), int(order[other]))
-        query, passage = queries[int(query_codes[row])], ids[codes[row]]
+    pairs = np.sort(query_codes.astype(np.int64) * max(len(ids), 1) + codes)
+    again = np.flatnonzero(pairs[1:] == pairs[:-1])
+    if len(again):
+        query, code = divmod(int(pairs[again[0]]), len(ids))
         raise QontextError(
-            f"passage {passage!r} occurs twice among the results of query {query!r}",
-            place=line_of(place, line),
+            f"passage {ids[code]!r} occurs twice among the results of query {queries[query]!r}", place=place
+        )
+
+
+def _check_ranks(query_codes: _Array, queries: list[str], ranks: _Array, scores: _Array, place: Path) -> None:
+    """Refuse ranks that occur twice or contradict all scores; warn if they contradict some. Results are ordered by score, so
+    ranks have no effect; but two runs in one file, or distances instead of similarities, show only here.
+
+    All arrays [R], rows as in the file. Equal ranks of equal scores are ties. The same rank for all rows of a
+    query is a placeholder that some tools write.
+    """
+    same = query_codes[1:] == query_codes[:-1]
+    if (~same | ((ranks[1:] > ranks[:-1]) & (scores[1:] <= scores[:-1]))).all() and (
+        np.count_nonzero(~same) == len(queries) - 1
+    ):
+        return  # each query's rows together, best first, as in nearly every file
+    _refuse_swapped(query_codes, ranks, scores, place)
+    low, high = np.full(len(queries), np.inf), np.full(len(queries), -np.inf)
+    np.minimum.at(low, query_codes, ranks)
+    np.maximum.at(high, query_codes, ranks)
+    rows = np.flatnonzero((low < high)[query_codes])
+    rows = rows[np.lexsort((-scores[rows], ranks[rows], query_codes[rows]))]
+    before, after = rows[:-1], rows[1:]
+    same = query_codes[before] == query_codes[after]
+    twice = np.flatnonzero(same & (ranks[before] == ranks[after]) & (scores[before] != scores[after]))
+    if len(twice):
+        first, second = sorted((int(before[twice[0]]), int(after[twice[0]])))
+        raise QontextError(
+            f"rank {ranks[first]:g} occurs twice for query {queries[query_codes[first]]!r}, with scores "
+            f"{scores[first]:g} and {scores[second]:g}: the file may contain two runs",
+            place=place,
+            remedy="Separate the runs. If the ranks have no meaning, write the same rank on every line.",
+        )
+    rises = same & (scores[after] > scores[before])
+    if not rises.any():
+        return
+    falls = same & (scores[after] < scores[before])
+    example = int(before[np.flatnonzero(rises)[0]])
+    query = queries[query_codes[example]]
+    if not falls.any() and np.count_nonzero(rises) > 1:
+        raise QontextError(
+            f"the better the rank, the lower the score (as for query {query!r}): "
+            "the scores are distances, or the ranks are reversed",
+            place=place,
+            remedy="Higher scores must be better: negate distances.",
+        )
+    count = len(np.unique(query_codes[before[rises]]))
+    log.warn(
+        f"{place}: ranks contradict scores for {count:,} of {len(queries):,} queries, such as {query!r}. "
+        "Results are ordered by score; the ranks are ignored."
+    )
+
+
+def _refuse_swapped(query_codes: _Array, ranks: _Array, scores: _Array, place: Path) -> None:
+    """Detect swapped columns: scores that count the lines of each query, and descending ranks that are not
+    positions."""
+    same = query_codes[1:] == query_codes[:-1]
+    counts_up, steps = (np.diff(scores) == 1)[same], np.diff(ranks)[same]
+    most = np.bincount(query_codes)[query_codes]
+    are_places = (ranks >= 0) & (ranks <= most) & (ranks == np.rint(ranks))
+    if counts_up.all() and (steps <= 0).all() and (steps < 0).any() and not are_places.all():
+        raise QontextError(
+            "the rank and score columns are swapped",
+            place=place,
+            remedy="Expected the columns: query Q0 passage rank score tag.",
         )

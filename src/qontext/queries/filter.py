@@ -63,7 +63,7 @@ class Filter(Parts[FilterConfig]):
 
     def __init__(self, config: FilterConfig, work: Workdir) -> None:
         from qontext.data import records
-        from qontext.data.rows import check_generated
+        from qontext.data.load import check_generated
 
         super().__init__(config, work)
         check_generated(config.queries, "passages")

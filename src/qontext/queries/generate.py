@@ -69,7 +69,7 @@ class Generate(Parts[GenerateConfig]):
     unit = "queries"
 
     def __init__(self, config: GenerateConfig, work: Workdir) -> None:
-        from qontext.data.rows import PassageRows
+        from qontext.data.load import PassageRows
 
         super().__init__(config, work)
         self.kind, self.options = GENERATORS.load(config.generator), config.options("generator")

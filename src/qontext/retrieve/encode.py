@@ -267,7 +267,7 @@ def _merged(new: Packed, known: Packed | None, is_known: Any) -> Packed:
 
 class _Passages:
     def __init__(self, source: str) -> None:
-        from qontext.data.rows import PassageRows
+        from qontext.data.load import PassageRows
 
         self.rows = PassageRows(source)
 
@@ -289,7 +289,7 @@ class _Queries:
 def _count(config: EncodeConfig, *, check: bool) -> int:
     """The number of texts. With `check`, duplicate ids are refused first."""
     from qontext.data.collection import read_queries
-    from qontext.data.rows import PassageRows, refuse_repeated_ids
+    from qontext.data.load import PassageRows, refuse_repeated_ids
 
     if config.kind == "query":
         return len(read_queries(config.texts))

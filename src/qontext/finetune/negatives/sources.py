@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qontext.data.collection import Passage, read_passages
-from qontext.data.rows import ids_and_documents
+from qontext.data.load import ids_and_documents
 from qontext.data.runs import Run
 from qontext.evaluation.answers import Question, read_questions, token_matcher, tokens
 from qontext.finetune.negatives.groups import Group

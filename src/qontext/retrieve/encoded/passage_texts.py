@@ -11,9 +11,9 @@ import pyarrow as pa
 
 from qontext.data import records
 from qontext.data.collection import read_metadata
+from qontext.data.load import TableRows
 from qontext.data.passage import Passage
 from qontext.data.places import is_table, place_of
-from qontext.data.rows import TableRows
 from qontext.frame.errors import QontextError
 from qontext.retrieve.encoded.vectors import Encoded
 
