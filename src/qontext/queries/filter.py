@@ -114,7 +114,7 @@ class Lookup:
     passages of one part are kept in memory. Queries in another order need another pass over the passages for each part."""
 
     def __init__(self, source: str) -> None:
-        from qontext.data.rows import refuse_repeated_ids
+        from qontext.data.load import refuse_repeated_ids
 
         self.source, self.count = source, refuse_repeated_ids(source, "passage id")
         if not self.count:
