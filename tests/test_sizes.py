@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 59010,
-    "MODULES": 345,
-    "TEST_LINES": 47401,
+    "LINES": 58811,
+    "MODULES": 341,
+    "TEST_LINES": 47334,
     "MANUAL_WORDS": 25371,
     "RESULT_WORDS": 21710,
 }

@@ -16,9 +16,8 @@ from typing import Any
 from qontext.data import dpr, records
 from qontext.data.ids import escape, id_of, unescape
 from qontext.data.lines import SUFFIXES, first_line, read_jsonl, read_lines
-from qontext.data.passage import PASSAGE_COLUMNS, passages_of
+from qontext.data.passage import PASSAGE_COLUMNS, as_json, passages_of
 from qontext.data.passage import Passage as Passage
-from qontext.data.places import as_json
 from qontext.frame import artifacts
 from qontext.frame.config import existing
 from qontext.frame.errors import QontextError, choose

@@ -1,16 +1,10 @@
-"""The places of passages, as `split` writes them: file or URL, headings, page, lines and metadata.
-
-Metadata are fields of a record, a file's folder and date, as one JSON object. Values are strings, numbers, booleans, dates
-as strings, and lists of these. Longer values and other types are dropped.
-"""
+"""The places of passages, as `split` writes them: file or URL, headings, page, lines and metadata."""
 
 from __future__ import annotations
 
 import bisect
-import datetime
 import itertools
 import json
-import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -248,51 +242,3 @@ def is_table(path: Path) -> bool:
     if path.is_dir():
         return not any(path.glob("corpus.jsonl*"))
     return path.suffix == ".parquet"
-
-
-LONGEST, MOST_ITEMS, MOST_FIELDS = 1_000, 100, 64
-"""Maximum characters per value, values per list, and fields per object."""
-
-
-def as_json(values: Mapping[str, Any]) -> str:
-    """The fields with valid values, as a JSON object with sorted names."""
-    fields = {name: _plain(value) for name, value in itertools.islice(values.items(), MOST_FIELDS)}
-    fields = {name: value for name, value in fields.items() if _is_kept(name) and _is_kept(value)}
-    return json.dumps(fields, ensure_ascii=False, sort_keys=True) if fields else "{}"
-
-
-def common(objects: list[str]) -> str:
-    """The fields that all objects have with the same values."""
-    if len({*objects}) == 1:
-        return objects[0]
-    parsed = [json.loads(text) for text in objects]
-    first = parsed[0]
-    shared = {k: v for k, v in first.items() if all(k in other and other[k] == v for other in parsed[1:])}
-    return as_json(shared)
-
-
-def _plain(value: Any) -> Any:
-    """Dates in ISO format, which sorts chronologically."""
-    return value.isoformat() if isinstance(value, datetime.date) else value
-
-
-def _is_kept(value: Any) -> bool:
-    if isinstance(value, str):
-        return len(value) <= LONGEST and "\0" not in value and _is_writable(value)
-    if isinstance(value, bool | int):
-        return abs(value) < 1 << 63
-    if isinstance(value, float):
-        return math.isfinite(value)
-    if isinstance(value, list):
-        return len(value) <= MOST_ITEMS and all(not isinstance(v, list) and _is_kept(v) for v in value)
-    return False
-
-
-def _is_writable(text: str) -> bool:
-    if text.isascii():
-        return True
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

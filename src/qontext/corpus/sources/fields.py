@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from qontext.corpus.sources.base import FieldNames, Problem
-from qontext.data.places import as_json, common
+from qontext.data.passage import as_json, common
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 

@@ -26,7 +26,7 @@ from qontext.corpus.sources.formats import (
 from qontext.corpus.sources.formats.base import FileText, Unreadable
 from qontext.corpus.sources.formats.plain import read_other
 from qontext.corpus.sources.lines import ending
-from qontext.data.places import as_json
+from qontext.data.passage import as_json
 from qontext.data.records import Block, Document
 from qontext.frame import files, log
 from qontext.frame.errors import printable

@@ -25,7 +25,7 @@ from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.files import is_entered, is_shown, walk
 from qontext.corpus.sources.formats import endings, format_of
 from qontext.corpus.sources.lines import ending
-from qontext.data.places import as_json
+from qontext.data.passage import as_json
 from qontext.data.records import Document
 from qontext.frame import files
 from qontext.frame.artifacts import is_artifact

@@ -24,7 +24,7 @@ from urllib.robotparser import RobotFileParser
 from qontext import __version__
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.corpus.sources.formats.html import parse
-from qontext.data.places import as_json
+from qontext.data.passage import as_json
 from qontext.data.records import Document
 from qontext.frame import log, trust
 from qontext.frame.errors import QontextError, printable
