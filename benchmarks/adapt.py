@@ -47,7 +47,7 @@ from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.data.runs import read_run
 from qontext.evaluation.comparison import difference
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.evaluate import per_query
 from qontext.evaluation.measures import measure, parse
 from qontext.evaluation.ppi import estimate
 from qontext.frame import artifacts, log, machine

@@ -44,7 +44,7 @@ from qontext.adapt.survey import survey
 from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.evaluation.comparison import difference
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.evaluate import per_query
 from qontext.frame import artifacts, log, machine
 from qontext.models.precision import has_bf16
 from qontext.workflow.recipe import Recipe

@@ -41,8 +41,7 @@ from systems import (
 
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Difference, SystemScores, format_p, holm, with_spread
-from qontext.evaluation.contents import Plot, ReportBlock
-from qontext.evaluation.report import to_page
+from qontext.evaluation.page import Plot, ReportBlock, to_page
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 
 if TYPE_CHECKING:

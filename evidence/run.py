@@ -36,7 +36,7 @@ from steps import Places, paragraphs_recipe, recipe, start_recipe, teacher_recip
 from study import ARMS, GENERATORS, MINED, NEIGHBORS, PILOT, SCALES, TITLED, Arm, Cell, Scale, named, pilot
 
 from qontext.data.runs import read_run
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.evaluate import per_query
 from qontext.evaluation.measures import neighborhood_recall
 from qontext.frame import artifacts, log, machine
 from qontext.workflow.recipe import Recipe

@@ -77,9 +77,7 @@ FILES: dict[str, dict[str, str]] = {
         "curves.json": "recall by depth",
     },
     "report": {
-        "report.html, report.md": "the page, self-contained",
-        "results.csv, differences.csv, tables.tex": "its tables",
-        "plots/*": "its figures, as SVG and PNG",
+        "report.html": "the page, self-contained",
     },
     "export": {"*": "what the format says; see [export formats](../formats.md)"},
     "adapt": {

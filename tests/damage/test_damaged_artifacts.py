@@ -211,7 +211,6 @@ READ_VALUES = [
     ("vectors", "config", "kind"), ("vectors", "inputs", "encoder"), ("hnsw", "summary", "encoder"),
     ("hnsw", "config", "backend"), ("bm25", "config", "backend"), ("fused", "summary", "weights"),
     ("fused", "config", "method"), ("scores", "inputs", "qrels"), ("scores", "inputs", "run"),
-    ("scores", "summary", "queries_without_results"),
 ]  # fmt: skip
 ODD: list[Any] = [None, 5, "x", [], {}, {"x": None}, [None], -1.5, True]
 

@@ -14,7 +14,7 @@ from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.evaluation.compare import find_runs, system_names
 from qontext.evaluation.comparison import SystemScores, compare_systems, marks
-from qontext.evaluation.side_by_side import First, example_rows, tops
+from qontext.evaluation.examples import Example, First, example_rows, tops
 from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
@@ -68,9 +68,9 @@ def test_two_systems(collection: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert [pair["difference"][k] for k in ("wins", "losses", "ties")] == [28, 1, 1]
     assert pair["p"] < 0.01
     gain, _, loss = comparison["examples"]
-    assert (gain["query"], gain["a"], gain["b"]) == ("q0", 0.5, 1)
-    assert (gain["right_a"], gain["right_b"], gain["text_b"]) == (False, True, "text of q0-right")
-    assert (loss["query"], loss["query_text"], loss["right_b"]) == ("q7", "question q7", False)
+    assert (gain["query"], gain["difference"], gain["first"][1]["text"]) == ("q0", 0.5, "text of q0-right")
+    assert [first["right"] for first in gain["first"]] == [False, True]
+    assert (loss["query"], loss["text"], loss["first"][1]["right"]) == ("q7", "question q7", False)
     assert "28/1/1" in capsys.readouterr().out
 
 
@@ -95,9 +95,10 @@ def test_the_first_passage_of_a_tie_is_that_of_the_measures() -> None:
 
 
 def test_first_passages_that_look_alike_are_told_apart() -> None:
-    texts = {"left": "insert before equal values", "right": "insert before equal values", "other": "a heap"}
-    row = [First("a", 0.0, "left", False), First("b", 1.0, "right", True), First("c", 0.0, "other", False)]
-    rows = example_rows({"q": row}, "MRR@10", ({"q": "where to insert"}, texts))
+    same = "insert before equal values"
+    row = [First("a", 0.0, "left", False, same), First("b", 1.0, "right", True, same)]
+    row.append(First("c", 0.0, "other", False, "a heap"))
+    rows = example_rows([Example("q", "where to insert", 1.0, row)], "MRR@10")
     assert [one["first_passage"] for one in rows] == [
         "left: insert before equal values", "right: insert before equal values", "a heap",
     ]  # fmt: skip
@@ -134,6 +135,13 @@ def test_the_correction_covers_all_pairs_of_a_measure() -> None:
     assert marks(systems, pairs, "y") == {"a": "", "b": "", "c": ""}
 
 
+def test_the_table_for_papers(collection: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = write_run(tmp_path / "a.trec", ranks(2)), write_run(tmp_path / "b.trec", ranks(1))
+    compare(*runs, qrels=collection, measures="MRR@10", table="markdown")
+    assert "| b b | **100.0**<sup>a</sup> |" in capsys.readouterr().out
+    assert r"\textbf{100.0}$^{\mathrm{a}}$" in qontext.compare(runs, collection, "MRR@10").latex()
+
+
 def test_names_tell_systems_apart(tmp_path: Path) -> None:
     assert system_names(["", ""], [["runs/x/search"], ["runs/y/search"]]) == ["x", "y"]
     assert system_names(["", ""], [["r/x/a/run.trec"], ["s/x/a/run.trec.gz"]]) == ["r", "s"]
@@ -156,15 +164,8 @@ def test_one_system_is_not_enough(collection: Path, tmp_path: Path) -> None:
 
 
 def test_a_system_without_a_run_is_refused() -> None:
-    with pytest.raises(QontextError, match="'b' has no run"):
+    with pytest.raises(QontextError, match="two systems, each with a run"):
         qontext.compare({"a": {"q": {"p": 1.0}}, "b": []}, {"q": {"p": 1}})
-
-
-def test_answers_are_compared_elsewhere(tmp_path: Path) -> None:
-    (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\n")
-    runs = write_run(tmp_path / "a.trec", ranks(1)), write_run(tmp_path / "b.trec", ranks(2))
-    with pytest.raises(QontextError, match="qontext report, which compares them"):
-        compare(*runs, qrels=tmp_path / "q.qa.csv")
 
 
 def test_this_folder_is_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from qontext.evaluation import published
-from qontext.evaluation.published import ABLATIONS, LEADERBOARDS, PAPERS, ROWS
+from qontext.evaluation import benchmarks
+from qontext.evaluation.benchmarks import ABLATIONS, LEADERBOARDS, PAPERS, ROWS
 
 DEV = "msmarco-passage/dev"
 QAC, COCONDENSER, COT_MAE = (PAPERS[name] for name in ("query-as-context", "cocondenser", "cot-mae"))
@@ -33,13 +33,13 @@ def test_every_table_with_figures_is_there(paper: str, tables: set[int]) -> None
 def test_a_table_s_default_is_the_main_figure() -> None:
     """The ablations of CoT-MAE share one run, at its defaults."""
     for name in ("masks 30 % and 45 %", "contexts near+olap+rand", "decoder layers 2"):
-        (row,) = published.named(f"CoT-MAE (800k), {name}")
-        (main,) = published.named("CoT-MAE (800k)")
+        (row,) = benchmarks.named(f"CoT-MAE (800k), {name}")
+        (main,) = benchmarks.named("CoT-MAE (800k)")
         assert row.figures[DEV]["MRR@10"] == main.figures[DEV]["MRR@10"] == 39.2
 
 
 def test_ablations_are_beside_no_system_in_a_report() -> None:
-    assert not any(row.system == shown.system for row in ABLATIONS for shown in published.rows_for(DEV))
+    assert not any(row.system == shown.system for row in ABLATIONS for shown in benchmarks.rows_for(DEV))
 
 
 SECTIONS = {

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.evaluation.report import to_html
+from qontext.evaluation.page import to_html
 from qontext.evaluation.tables import Cell, Row, Table, to_csv, to_latex, to_markdown
 
 HOSTILE = '<script>alert("1")</script> & | $x_1$ 50% `code` \\end{table}'

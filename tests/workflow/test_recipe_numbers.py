@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from qontext import api
-from qontext.evaluation.published import named
+from qontext.evaluation.benchmarks import named
 from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
 from qontext.workflow.listing import estimated_hours

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from qontext import api
-from qontext.evaluation.published import named
+from qontext.evaluation.benchmarks import named
 from qontext.workflow.recipe import Recipe, describe_recipe
 from qontext.workflow.scores import published_rows
 from qontext.workflow.sweep import SweepConfig, axes_of, expand

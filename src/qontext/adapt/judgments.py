@@ -18,7 +18,7 @@ from qontext.adapt.config import FEWEST_JUDGED
 from qontext.data.collection import Qrels, load_collection, read_qrels
 from qontext.data.passage import Passage
 from qontext.data.runs import read_run
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.evaluate import per_query
 from qontext.evaluation.measures import Floats, measure, parse
 from qontext.evaluation.ppi import Corrected, correct
 from qontext.frame import log, stages

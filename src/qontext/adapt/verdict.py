@@ -20,7 +20,7 @@ from typing import Any
 from qontext import api
 from qontext.adapt.expectation import BASE, SplitEvidence, evidence, expected
 from qontext.adapt.judgments import about_judgments, corrected
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.evaluate import per_query
 from qontext.evaluation.ppi import LEVEL
 from qontext.frame import log
 from qontext.frame.artifacts import open_artifact

@@ -22,7 +22,7 @@ from qontext.data import dpr
 from qontext.data.ids import id_of
 from qontext.data.lines import plain_name, read_jsonl
 from qontext.data.runs import Run
-from qontext.evaluation.datasets import BENCHMARKS, Benchmark
+from qontext.evaluation.benchmarks import BENCHMARKS, Benchmark
 from qontext.evaluation.measures import DEPTHS, Floats, Scores
 from qontext.frame import log
 from qontext.frame.config import existing
@@ -166,7 +166,6 @@ def _json_questions(path: Path) -> Iterator[tuple[str, str, str, tuple[str, ...]
 
 def by_answers(
     results: Run,
-    place: str,
     qrels: str,
     measures: str,
     passages: StrPath | None,
@@ -174,14 +173,14 @@ def by_answers(
 ) -> tuple[Scores, dict[str, list[float]]]:
     """The scores of a run by answer strings, and its curve by depth."""
     from qontext.data.collection import read_passages
-    from qontext.evaluation import checks
 
     if passages is None:
         raise QontextError("finding answers needs --passages", remedy="Add --passages.")
     questions = read_questions(qrels)
     names = measures.replace(",", " ").split()
     cutoffs = {name: _answer_cutoff(name) for name in names or ["Answer@5", "Answer@20", "Answer@100"]}
-    checks.check_ids(results, {id: {} for id in questions}, place, qrels)
+    if results.queries and questions.keys().isdisjoint(results.queries):
+        raise QontextError(f"no query of the run is a question of {qrels}", place=results.queries[0])
     ids = set(results.top(max(*cutoffs.values(), *DEPTHS)).ids.tolist())
     texts = {p.id: p.text for p in read_passages(os.fspath(passages)) if p.id in ids}
     ranks = answer_ranks(results, questions, texts, depth=max(DEPTHS), patterns=patterns)

@@ -1,4 +1,5 @@
-"""`qontext compare`: several systems on the same judgments, with significance tests."""
+"""`qontext compare`: several systems on the same judgments: means, differences with their significance, and the first
+passages for the queries on which two of them differ most."""
 
 from __future__ import annotations
 
@@ -6,13 +7,18 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
 
 from pydantic import Field
 
-from qontext.evaluation.evaluate import judgments, scored_run, threshold
-from qontext.frame import log
+from qontext.evaluation.comparison import Pair, SystemScores, compare_systems, marks, with_spread
+from qontext.evaluation.evaluate import judgments, note_grades, scored_run, threshold
+from qontext.evaluation.examples import Example, Tops, example_rows, examples_of, tops
+from qontext.evaluation.tables import Cell, Row, Table, to_latex, to_markdown
+from qontext.frame import html, log
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.files import StrPath
@@ -21,7 +27,6 @@ from qontext.frame.stages import Report
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.load import AnyRun
-    from qontext.evaluation.side_by_side import Comparison
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 
@@ -58,13 +63,20 @@ class CompareConfig(StageConfig):
     seed: Seed = 42
     """Random seed."""
 
+    table: Literal["plain", "markdown", "latex"] = "plain"
+    """Print the means, with letters for the systems that each one beats, as a table for Markdown or LaTeX."""
+
 
 def run(settings: CompareConfig) -> dict[str, Any]:
     comparison = compare(
         settings.runs, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
         data=settings.data, examples=settings.examples, permutations=settings.permutations, seed=settings.seed,
     )  # fmt: skip
-    _show(comparison)
+    if settings.table == "plain":
+        _show(comparison)
+    elif log.is_shown():
+        with log.results():
+            print(comparison.markdown() if settings.table == "markdown" else comparison.latex())
     return comparison.as_json()
 
 
@@ -103,28 +115,27 @@ def compare(
     >>> pair.a, pair.b, pair.difference.mean, pair.is_significant()
     ('worse', 'best', 0.5, True)
     """
-    from qontext.evaluation import checks
-    from qontext.evaluation.comparison import SystemScores
-    from qontext.evaluation.side_by_side import Comparison, tops
-
     groups = _groups(runs)
-    if permutations < 1:
-        raise QontextError(f"permutations must be at least 1, not {permutations}")
-    _refuse_questions(qrels)
     judged = judgments(qrels, split)
-    checks.note_grades(judged, relevant)
+    note_grades(judged, relevant)
     systems, firsts, queries = [], [], []
     for name, own in groups.items():
-        scored = [scored_run(one, name, qrels, judged, measures, relevant) for one in own]
+        scored = [scored_run(one, name, judged, measures, relevant) for one in own]
         systems.append(SystemScores(name, [scores.values for scores, _ in scored]))
         firsts.append(tops(scored[0][1], judged.qrels, threshold(judged, relevant)))
         queries = scored[0][0].queries
+    # The share of judged results is not a quality measure, so it is shown but not tested.
+    tested = [measure for measure in systems[0].seeds[0] if not measure.startswith("Judged")]
     folder = data or (qrels if isinstance(qrels, str | os.PathLike) and Path(qrels).is_dir() else None)
-    return Comparison.of(
-        systems, firsts, queries, examples=examples, permutations=permutations, seed=seed,
-        benchmark=judged.benchmark.name if judged.benchmark else None,
-        data=None if folder is None else os.fspath(folder),
-    )  # fmt: skip
+    return Comparison(
+        systems,
+        compare_systems(systems, tested, permutations=permutations, seed=seed),
+        queries,
+        firsts,
+        examples,
+        judged.benchmark.name if judged.benchmark else None,
+        None if folder is None else os.fspath(folder),
+    )
 
 
 def _groups(
@@ -141,45 +152,23 @@ def _groups(
         found = [find_runs(os.fspath(text)) for text in runs]
         names = system_names([name for name, _ in found], [paths for _, paths in found]) if found else []
         groups = {name: [*paths] for name, (_, paths) in zip(names, found)}
-    if len(groups) < 2:
-        raise QontextError("a comparison needs at least two systems", remedy="Add another run.")
-    if empty := [name for name, own in groups.items() if not own]:
-        raise QontextError(f"the system {empty[0]!r} has no run")
+    if len(groups) < 2 or not all(groups.values()):
+        raise QontextError("a comparison needs at least two systems, each with a run")
     return groups
-
-
-def _refuse_questions(qrels: Qrels | StrPath) -> None:
-    from qontext.evaluation.answers import is_questions
-
-    if isinstance(qrels, str | os.PathLike) and is_questions(qrels):
-        raise QontextError(
-            "contains questions with answers; compare needs judgments",
-            place=os.fspath(qrels),
-            remedy="Evaluate each run with --out and pass the directories to qontext report, which compares them.",
-        )
 
 
 def find_runs(text: str) -> tuple[str, list[str]]:
     """``NAME=PATHS`` → its name (may be empty) and the runs: one, or one per seed."""
     name, sign, rest = text.partition("=")
-    if not sign or _exists(text):
+    if not sign or os.path.exists(text):  # noqa: PTH110
         name, rest = "", text
     paths = []
-    for part in [rest] if _exists(rest) else filter(None, rest.split(",")):
+    for part in [rest] if os.path.exists(rest) else filter(None, rest.split(",")):  # noqa: PTH110
         path = Path(part).expanduser()
-        if _exists(part):
-            paths.append(part)
-            continue
-        paths += sorted(map(str, Path(path.anchor).glob(str(path.relative_to(path.anchor))))) or [part]
+        anchor = Path(path.anchor)
+        found = [] if path.exists() else sorted(map(str, anchor.glob(str(path.relative_to(anchor)))))
+        paths += found or [part]
     return name, paths
-
-
-def _exists(path: str) -> bool:
-    """False of a list that is too long for a path, too."""
-    try:
-        return Path(path).expanduser().exists()
-    except (OSError, RuntimeError):  # also without a home
-        return False
 
 
 def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> list[str]:
@@ -199,6 +188,113 @@ def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> li
     raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
 
 
+@dataclass(frozen=True, eq=False)
+class Comparison(Sequence[Pair]):
+    """The differences of every two systems on every measure, as a sequence of `Pair`s, with the systems themselves.
+
+    The largest gains and losses between the first two systems are examples: each has the first passage of every system.
+    """
+
+    systems: Sequence[SystemScores]
+    pairs: Sequence[Pair]
+    queries: Sequence[str]
+    firsts: Sequence[Tops]
+    most_examples: int = 5
+    benchmark: str | None = None
+    data: str | None = None
+    """The labeled folder with the texts of the examples."""
+
+    @property
+    def measures(self) -> list[str]:
+        return list(self.systems[0].seeds[0])
+
+    @property
+    def means(self) -> dict[str, dict[str, float]]:
+        """system → measure → mean."""
+        return {system.name: {m: system.mean(m)[0] for m in self.measures} for system in self.systems}
+
+    @cached_property
+    def examples(self) -> list[Example]:
+        a, b = self.systems[:2]
+        systems = {
+            s.name: (s.per_query(self.measures[0]), first) for s, first in zip(self.systems, self.firsts)
+        }
+        return examples_of(self.queries, systems, a.name, b.name, count=self.most_examples, data=self.data)
+
+    @overload
+    def __getitem__(self, index: int) -> Pair: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Pair]: ...
+    def __getitem__(self, index: int | slice) -> Pair | Sequence[Pair]:
+        return self.pairs[index]
+
+    def __len__(self) -> int:
+        return len(self.pairs)
+
+    def mean_rows(self) -> list[dict[str, str]]:
+        """The means as rows of a table, with standard deviations over seeds."""
+        return [
+            {"system": one.name} | {m: with_spread(*one.mean(m)) for m in self.measures}
+            for one in self.systems
+        ]
+
+    def table(self) -> Table:
+        """The means × 100, the best of each measure, and letters for the systems that each one beats significantly."""
+        return means_table(self.systems, self.pairs, self.measures, f"{len(self.queries):,} queries, × 100")
+
+    def markdown(self) -> str:
+        return to_markdown(self.table())
+
+    def latex(self) -> str:
+        return to_latex(self.table())
+
+    def as_json(self) -> dict[str, Any]:
+        """The result of `qontext compare --json`."""
+        return {
+            "queries": len(self.queries),
+            "benchmark": self.benchmark,
+            "systems": [system.as_json(self.measures) for system in self.systems],
+            "pairs": [asdict(pair) for pair in self.pairs],
+            "examples": [asdict(example) for example in self.examples],
+        }
+
+    def __repr__(self) -> str:
+        return (
+            f"Comparison of {len(self.systems)} systems on {len(self.queries):,} queries: {list(self.pairs)}"
+        )
+
+    def _repr_html_(self) -> str:
+        return html.table(self.mean_rows(), "Means") + html.table(
+            [pair.row() for pair in self.pairs], "Differences"
+        )
+
+
+def means_table(
+    systems: Sequence[SystemScores], pairs: Sequence[Pair], measures: Sequence[str], caption: str
+) -> Table:
+    """A row for each system: its letter, its means × 100, and the letters of the systems that it beats."""
+    best = {m: max(round(100 * one.mean(m)[0], 1) for one in systems) for m in measures}
+    table = Table(["System", *measures], caption=caption)
+    for number, system in enumerate(systems):
+        cells = [Cell(f"{chr(ord('a') + number % 26)}  {system.name}" if len(systems) > 1 else system.name)]
+        for measure in measures:
+            mean, spread = system.mean(measure)
+            text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
+            is_best = round(100 * mean, 1) == best[measure] and not measure.startswith("Judged")
+            cells.append(Cell(text, marks(systems, pairs, measure)[system.name], is_best))
+        table.rows.append(Row(tuple(cells), is_ours=True))
+    if len(systems) > 1:
+        table.notes.append(
+            "A superscript letter: significantly better than that system (paired randomization test, Holm's "
+            "correction over all pairs of systems, p < .05)."
+        )
+    if any(len(system.seeds) > 1 for system in systems):
+        table.notes.append(
+            "± is the standard deviation over training seeds; tests use each query's mean over them."
+        )
+    return table
+
+
 def _show(comparison: Comparison) -> None:
     several = any(len(system.seeds) > 1 for system in comparison.systems)
     log.show_rows("Means" + (" ± standard deviation over seeds" if several else ""), comparison.mean_rows())
@@ -207,7 +303,9 @@ def _show(comparison: Comparison) -> None:
         [pair.row() for pair in comparison],
     )
     if comparison.examples:
-        log.show_rows("The largest gains and losses", comparison.example_rows())
+        log.show_rows(
+            "The largest gains and losses", example_rows(comparison.examples, comparison.measures[0])
+        )
 
 
 COMPARE = Report(

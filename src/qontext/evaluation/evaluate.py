@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, overload
 
 from pydantic import Field
+from typing_extensions import TypedDict
 
 from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
@@ -25,8 +26,16 @@ if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.load import AnyRun
     from qontext.data.runs import Run
-    from qontext.evaluation.datasets import Judged
-    from qontext.evaluation.measures import Scores
+    from qontext.evaluation.benchmarks import Judged
+    from qontext.evaluation.measures import Floats, Scores
+
+
+class Curves(TypedDict):
+    """The content of `curves.json`: depths, and a value for each."""
+
+    depths: list[int]
+    curves: dict[str, list[float]]
+
 
 NEIGHBORS = (50, 100)  # the n of nb-recall^n@k, as published
 
@@ -177,26 +186,21 @@ def _scores(
 ) -> tuple[Scores, dict[str, list[float]]]:
     """The scores of a run, and its curves of recall by depth."""
     from qontext.data.load import as_run
-    from qontext.evaluation import answers, checks
+    from qontext.evaluation import answers
     from qontext.evaluation.measures import recall_by_depth
 
-    if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
-        checks.check_kinds(os.fspath(run), os.fspath(qrels))
-    results = as_run(run)
-    place = os.fspath(run) if isinstance(run, str | os.PathLike) else "run"
     if isinstance(qrels, str | os.PathLike) and answers.is_questions(qrels):
-        return answers.by_answers(results, place, os.fspath(qrels), _joined(measures), passages, patterns)
+        return answers.by_answers(as_run(run), os.fspath(qrels), _joined(measures), passages, patterns)
     judged = judgments(qrels, split)
-    checks.check_ids(results, judged.qrels, place, judged.place)
-    checks.note_grades(judged, relevant)
-    scores, results = score(results, judged, _joined(measures), relevant)
+    note_grades(judged, relevant)
+    scores, results = scored_run(run, "run", judged, measures, relevant)
     return scores, recall_by_depth(results, judged.qrels, threshold(judged, relevant))
 
 
 def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
     """The judgments of a file, folder or benchmark, or in memory."""
     from qontext.data.load import as_qrels
-    from qontext.evaluation.datasets import Judged, load_judgments, recognize
+    from qontext.evaluation.benchmarks import Judged, load_judgments, recognize
 
     if isinstance(qrels, str | os.PathLike):
         return load_judgments(os.fspath(qrels), split=split)
@@ -209,20 +213,16 @@ def judgments(qrels: Qrels | StrPath, split: str) -> Judged:
 def scored_run(
     run: AnyRun,
     name: str,
-    qrels: Qrels | StrPath,
     judged: Judged,
     measures: str | Sequence[str],
     relevant: int | None,
 ) -> tuple[Scores, Run]:
     """Score a run by judgments after checking that they belong together; `name` is that of a run in memory."""
     from qontext.data.load import as_run
-    from qontext.evaluation import checks
 
     place = os.fspath(run) if isinstance(run, str | os.PathLike) else name
-    if isinstance(run, str | os.PathLike) and isinstance(qrels, str | os.PathLike):
-        checks.check_kinds(place, os.fspath(qrels))
     run = as_run(run)
-    checks.check_ids(run, judged.qrels, place, judged.place)
+    check_ids(run, judged.qrels, place, judged.place)
     return score(run, judged, _joined(measures), relevant)
 
 
@@ -281,6 +281,46 @@ def _without_self(run: Run) -> Run:
     queries = np.array(run.queries, dtype=object)
     keep = run.ids[run.codes] != queries[query_codes]
     return Run.from_codes(query_codes[keep], run.queries, run.codes[keep], run.ids, run.scores[keep])
+
+
+def check_ids(run: Run, qrels: Qrels, run_place: str, qrels_place: str) -> None:
+    """Refuse a run whose queries are not judged; warn if it hardly matches the judgments."""
+    common = sum(query in qrels for query in run.queries)
+    if run.queries and not common:
+        raise QontextError(
+            f"no query of the run is judged in {qrels_place}: the run has ids like {run.queries[0]!r}, the judgments like "
+            f"{next(iter(qrels))!r}",
+            place=run_place,
+        )
+    passages = {passage for judged in qrels.values() for passage in judged}
+    if passages and passages.isdisjoint(run.ids):
+        log.warn(f"{run_place}: none of its passages is judged in {qrels_place}. Every score is 0.")
+    elif common < len(qrels) / 2:
+        log.warn(f"{run_place}: has results for {common} of {len(qrels)} judged queries; the others score 0.")
+
+
+def note_grades(judged: Judged, relevant: int | None) -> None:
+    """Report how graded judgments are used by binary measures."""
+    grades = {grade for rows in judged.qrels.values() for grade in rows.values() if grade > 0}
+    if judged.benchmark is None and len(grades) > 1 and relevant is None:
+        log.note(
+            f"{judged.place} is graded up to {max(grades)}: MRR, recall and MAP count every grade from 1 on "
+            "as relevant; --relevant sets another threshold."
+        )
+
+
+def per_query(evaluation: Artifact) -> tuple[list[str], dict[str, Floats]]:
+    """The queries of an evaluation, and measure → [Q] the value of each."""
+    import numpy as np
+    import pyarrow as pa
+
+    from qontext.data.records import read_whole
+
+    table = read_whole(
+        evaluation.part("queries.parquet"), pa.schema([pa.field("query", pa.string())])
+    ).to_pydict()
+    queries = [str(query) for query in table.pop("query")]
+    return queries, {measure: np.array(column) for measure, column in table.items()}
 
 
 EXAMPLES = """

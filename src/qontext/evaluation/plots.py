@@ -1,4 +1,4 @@
-"""The figures of a report, drawn once by matplotlib: as SVG inside the page, and as SVG and PNG files.
+"""The figures of a report, drawn by matplotlib as SVG.
 
 Inside a page, text and axes have the color of the page's text (for light and dark mode), and text is kept as
 text, in the page's font. The colors of lines are readable on both backgrounds.
@@ -134,19 +134,6 @@ def curves(lines: Mapping[str, Sequence[float]], depths: Sequence[int]) -> Figur
 
 
 @_styled
-def losses(lines: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
-    """Named losses by step."""
-    figure, axes = _figure(2.8)
-    for i, (name, points) in enumerate(lines.items()):
-        steps, values = zip(*points)
-        axes.plot(steps, values, color=_color(i), label=_text(name, 32), linewidth=1.2)
-    axes.set_xlabel("step")
-    if len(lines) > 1:
-        axes.legend(loc="upper right")
-    return figure
-
-
-@_styled
 def learning(lines: Mapping[str, Sequence[tuple[float, float]]], amount: str, measure: str) -> Figure:
     """A measure by the amount of something, such as steps; system → pairs of both. 0 has a place on the axis,
     which is logarithmic otherwise. Few amounts are labeled each, more by powers of ten."""
@@ -188,16 +175,6 @@ def svg_bytes(figure: Figure, name: str, *, ink: str = _INK) -> bytes:
     with mpl.rc_context({**_STYLE, "svg.hashsalt": name}):
         figure.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return out.getvalue().replace(_INK.encode(), ink.encode())
-
-
-def png_bytes(figure: Figure) -> bytes:
-    """A PNG file for slides and papers, on white."""
-    import matplotlib as mpl
-
-    out = io.BytesIO()
-    with mpl.rc_context(_STYLE):
-        figure.savefig(out, format="png", dpi=200, facecolor="white", metadata={"Software": None})
-    return out.getvalue()
 
 
 def _figure(height: float) -> tuple[Figure, Axes]:

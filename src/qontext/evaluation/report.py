@@ -1,31 +1,51 @@
-"""`qontext report`: experiments and results as a self-contained HTML page, as Markdown, tables and figures."""
+"""`qontext report`: the results of experiments as one self-contained HTML page.
+
+It has the verdict, the means of all systems beside published ones, their differences, examples and plots.
+"""
 
 from __future__ import annotations
 
-import html
-from collections.abc import Sequence
-from functools import cache
-from importlib.resources import files
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field
-
 from qontext import __version__
-from qontext.evaluation.tables import Table, to_csv, to_latex, to_markdown
-from qontext.frame.artifacts import Workdir
+from qontext.evaluation.benchmarks import BENCHMARKS, Benchmark, Published, load_judgments, rows_for
+from qontext.evaluation.compare import means_table, system_names
+from qontext.evaluation.comparison import Pair, SystemScores, bootstrap_interval, compare_systems, format_p
+from qontext.evaluation.evaluate import Curves, as_scored, per_query
+from qontext.evaluation.examples import examples_of, tops
+from qontext.evaluation.page import Plot, ReportBlock, to_page
+from qontext.evaluation.tables import Cell, Row, Table
+from qontext.frame import artifacts
+from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError, choose
+from qontext.frame.files import damaged, read_json
+from qontext.frame.fingerprint import places
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
-    from qontext.evaluation.contents import ReportBlock
+    from qontext.evaluation.measures import Floats
 
-_PREAMBLE = "% \\usepackage{booktabs,graphicx}; names in other scripts than Latin and Greek need LuaLaTeX or XeLaTeX\n"
+GENERATED = "generated"
+"""The split of `holdout` whose queries were generated."""
+CAVEAT = (
+    "These questions were generated from the passages and share more words with them than real questions do. "
+    "They favor BM25 and encoders trained on similar questions."
+)
+_SEED = re.compile(r"--(?:[\w-]+\.)?seed=\d+|[-_./]?seed[-_]?\d+", re.IGNORECASE)
+_ENDS = re.compile(r"^(evaluate|evaluation|scores?)[-_.]+|[-_.](evaluate|evaluation|scores?)$")
+_MOST_DIFFERENCES = 24  # rows; with more, only those of the main measure are shown
 
 
 class ReportConfig(StageConfig):
     runs: Annotated[tuple[str, ...], Input(positional=True)]
-    """Output directories of stages, or folders with such directories (such as the output of `qontext run`).
+    """Output directories of `evaluate`, or folders with such directories (such as the output of `qontext run`).
     Systems scored on the same judgments are in one table; the first one is the baseline of the plots.
     Directories that differ only in a seed (…-seed1, …-seed2, or --seed=1 as named by `sweep`) are one
     system."""
@@ -38,7 +58,7 @@ class ReportConfig(StageConfig):
     """Introductory text of the report; the first paragraph is shown in bold."""
 
     recommended: str | None = None
-    """Display name of the recommended system. It is marked in the tables; p values and examples are of it instead of the
+    """Display name of the recommended system. It is marked in the tables; plots and examples are of it instead of the
     best system."""
 
     title: str | None = None
@@ -48,55 +68,63 @@ class ReportConfig(StageConfig):
     """A folder in BEIR's layout with the texts: adds the queries with the largest gains and losses, with the
     first results of the baseline and the best system."""
 
-    price_per_hour: Annotated[float | None, Field(ge=0)] = None
-    """Price per machine hour, to show the cost."""
+
+@dataclass(frozen=True, eq=False)
+class Section:
+    """The systems that were scored on the same judgments."""
+
+    place: str
+    split: str  # which judgments, where the place is a folder
+    benchmark: Benchmark | None
+    queries: list[str]
+    systems: list[SystemScores]
+    curves: dict[str, dict[str, list[float]]]  # curve → system → value per depth
+    depths: list[int]
+    runs: dict[str, str]  # system → path of its (first) run
+    is_partial: bool  # only a part of the benchmark's passages was searched
+    relevant: int  # the lowest grade that counts
+
+    @property
+    def measures(self) -> list[str]:
+        """The measures that every system has, in the first one's order."""
+        seeds = [seed for system in self.systems for seed in system.seeds]
+        return [measure for measure in seeds[0] if all(measure in seed for seed in seeds)]
+
+    @property
+    def title(self) -> str:
+        if self.benchmark:
+            return self.benchmark.name
+        parent = Path(self.place).parent
+        if artifacts.is_artifact(parent) and artifacts.open_artifact(parent).verb == "holdout":
+            return "Generated questions" if self.split == GENERATED else f"Real questions ({self.split})"
+        return Path(self.place).stem.removesuffix(".tsv") or self.place
+
+    def pair(self, recommended: str | None) -> tuple[str, str]:
+        """The baseline (the first system) and the recommended one, or the best of the others by the main measure. If the
+        baseline is recommended, the best of the others and the baseline."""
+        first, *others = self.systems
+        best = max(others, key=lambda system: system.mean(self.measures[0])[0]).name
+        if recommended == first.name:
+            return best, first.name
+        return first.name, recommended if recommended in {s.name for s in others} and recommended else best
 
 
 def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.data.collection import load_collection
-    from qontext.evaluation.contents import DIFFERENCE_COLUMNS, RESULT_COLUMNS, contents
-    from qontext.evaluation.gather import gather
-    from qontext.evaluation.plots import png_bytes
-
-    if settings.data is not None:
-        load_collection(settings.data)  # even where there is nothing to show examples of
-    labels = dict(_label(text) for text in settings.label)
-    facts = gather(settings.runs, labels)
-    shown = dict.fromkeys(system.name for section in facts.sections for system in section.systems)
-    if settings.recommended is not None and shown:
+    sections = gather(settings.runs, dict(_label(text) for text in settings.label))
+    if settings.recommended is not None:
+        shown = [system.name for section in sections for system in section.systems]
         choose(settings.recommended, shown, "system in --recommended")
-    report = contents(
-        facts,
-        data=settings.data,
-        price=settings.price_per_hour,
-        opening=settings.opening,
-        recommended=settings.recommended,
-    )
-    title = settings.title or facts.title
-    finished = max((stage.meta["made"]["finished"][:10] for _, stage in facts.stages), default="")
-    subtitle = f"qontext {__version__}" + (f" · finished {finished}" if finished else "")
-    texts = {
-        "report.html": to_page(title, subtitle, report.blocks),
-        "report.md": to_markdown_page(title, subtitle, report.blocks),
-        "results.csv": to_csv(RESULT_COLUMNS, report.results),
-        "differences.csv": to_csv(DIFFERENCE_COLUMNS, report.differences),
-        "tables.tex": "\n".join([_PREAMBLE, *(to_latex(t) for block in report.blocks for t in block.tables)]),
-    }
-    for name, text in texts.items():
-        with work.write(name) as path:
-            path.write_text(text, encoding="utf-8")
-    plots = [plot for block in report.blocks for plot in block.plots]
-    for plot in plots:
-        with work.write(f"plots/{plot.name}.svg") as path:
-            path.write_bytes(plot.svg)
-        with work.write(f"plots/{plot.name}.png") as path:
-            path.write_bytes(png_bytes(plot.figure))
+    blocks = [ReportBlock("Verdict", list(settings.opening), is_lead=True)] if settings.opening else []
+    for number, section in enumerate(sections, start=1):
+        blocks += _blocks(section, f"s{number}", settings.data, settings.recommended)
+    title = settings.title or ", ".join(dict.fromkeys(Path(d).resolve().name for d in settings.runs))
+    with work.write("report.html") as path:
+        path.write_text(to_page(title, f"qontext {__version__}", blocks), encoding="utf-8")
     return {
         "page": str(work.path / "report.html"),
-        "judgments": len(facts.sections),
-        "systems": sum(len(section.systems) for section in facts.sections),
-        "steps": len(facts.stages),
-        "plots": len(plots),
+        "judgments": len(sections),
+        "systems": sum(len(section.systems) for section in sections),
+        "plots": sum(len(block.plots) for block in blocks),
     }
 
 
@@ -107,69 +135,246 @@ def _label(text: str) -> tuple[str, str]:
     return name, label
 
 
-@cache
-def _templates() -> Any:
-    """The templates beside this module. They escape all data."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined
+def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) -> list[Section]:
+    """Group the evaluations in the directories by their judgments; those that differ only in a seed are one system. Real
+    queries come before generated ones, systems with labels before others, in their order."""
+    found = {path.resolve(): path for directory in directories for path in _artifacts(Path(directory))}
+    opened = (artifacts.open_artifact(path) for path in found.values())
+    groups: dict[str, list[Artifact]] = {}
+    for evaluation in (one for one in opened if one.verb == "evaluate"):
+        settings = {name: value for name, value in evaluation.config.items() if name != "measures"}
+        same = json.dumps([evaluation.inputs["qrels"]["digest"], settings], sort_keys=True)
+        groups.setdefault(same, []).append(evaluation)
+    if not groups:
+        raise QontextError("nothing to report: no evaluation in it", place=", ".join(directories))
+    comparable = list(itertools.chain.from_iterable(map(_with_common_measures, groups.values())))
+    named = sorted({name for group in comparable for name in _names(group)})
+    for name in labels or {}:
+        choose(name, named, "system in --label")
+    sections = [_section(group, labels or {}) for group in comparable]
+    return sorted(sections, key=lambda section: section.split == GENERATED)
 
-    return Environment(
-        loader=PackageLoader("qontext.evaluation", "."), autoescape=True, undefined=StrictUndefined
+
+def _artifacts(root: Path) -> Iterator[Path]:
+    """The finished artifacts at or below a directory."""
+    if not root.is_dir():
+        raise QontextError("no such directory", place=root)
+    if (root / META).is_file():
+        yield root
+    else:
+        for path in sorted(path for path in root.iterdir() if path.is_dir()):
+            yield from _artifacts(path)
+
+
+def _with_common_measures(group: list[Artifact]) -> Iterable[list[Artifact]]:
+    """The group; if it has no measure in common, those with the same measures."""
+    measures = [frozenset(per_query(evaluation)[1]) for evaluation in group]
+    if frozenset.intersection(*measures):
+        return [group]
+    return [[one for one, own in zip(group, measures) if own == same] for same in dict.fromkeys(measures)]
+
+
+def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
+    order = {name: number for number, name in enumerate(labels)}
+    named = sorted(zip(_names(group), group), key=lambda one: order.get(one[0], len(order)))
+    shown = {name: labels.get(name, name) for name, _ in named}
+    if len(set(shown.values())) < len(shown):
+        raise QontextError("two systems have the same name", remedy="Pass another --label.")
+    first, (queries, _) = named[0][1], per_query(named[0][1])
+    seeds: dict[str, list[dict[str, Floats]]] = {}
+    curves: dict[str, dict[str, list[list[float]]]] = {}
+    runs: dict[str, str] = {}
+    for name, evaluation in ((shown[name], evaluation) for name, evaluation in named):
+        own, values = per_query(evaluation)
+        if own != queries:  # the same judgments are in the same order
+            raise damaged(
+                evaluation.path / "queries.parquet", f"its queries differ from those of {first.path}"
+            )
+        seeds.setdefault(name, []).append(values)
+        read = read_json(evaluation.part("curves.json"), Curves)
+        for curve, by_depth in read["curves"].items():
+            curves.setdefault(curve, {}).setdefault(name, []).append(by_depth)
+        runs.setdefault(name, _place(evaluation, "run"))
+    benchmark = BENCHMARKS.get(first.summary.get("benchmark") or "")
+    return Section(
+        place=_place(first, "qrels"),
+        split=str(first.config.get("split", "test")),
+        benchmark=benchmark,
+        queries=queries,
+        systems=[SystemScores(name, of_seeds) for name, of_seeds in seeds.items()],
+        curves={
+            curve: {name: [sum(at) / len(at) for at in zip(*of_seeds)] for name, of_seeds in systems.items()}
+            for curve, systems in curves.items()
+        },
+        depths=read["depths"],
+        runs=runs,
+        is_partial=benchmark is not None
+        and any((_searched(run) or benchmark.passages) < 0.99 * benchmark.passages for run in runs.values()),
+        relevant=first.config.get("relevant") or (benchmark.relevant if benchmark else 1),
     )
 
 
-def to_page(title: str, subtitle: str, blocks: Sequence[ReportBlock]) -> str:
-    """The complete page, without scripts and requests."""
-    from markupsafe import Markup
+def _names(group: Sequence[Artifact]) -> list[str]:
+    """The name of each evaluation's system. Those of one system, with several seeds, have the same."""
+    full = system_names([""] * len(group), [[str(evaluation.path)] for evaluation in group])
+    plain = ["/".join(filter(None, (_ENDS.sub("", part) for part in name.split("/")))) for name in full]
+    # Names of systems are unique: only seeds are merged.
+    names = [without_seed(name) or name for name in (plain if len({*plain}) == len(full) else full)]
+    if all(name.endswith(ending := f"-{group[0].config.get('split', 'test')}") for name in names):
+        names = [name.removesuffix(ending) or name for name in names]
+    return [name.replace("--", ", ") if "=" in name else name for name in names]
 
+
+def without_seed(name: str) -> str:
+    """``pretrain--context=query--seed=1`` → ``pretrain--context=query``."""
+    return _SEED.sub("", name)
+
+
+def _searched(run: str) -> int | None:
+    """The number of passages in the search of a run, if known."""
+    if not artifacts.is_artifact(run):
+        return None
+    search = artifacts.open_artifact(run)
+    count = search.summary.get("passages")
+    if count is None and "index" in search.inputs and artifacts.is_artifact(index := _place(search, "index")):
+        summary = artifacts.open_artifact(index).summary
+        count = summary.get("passages", summary.get("texts"))
+    return None if count is None else int(count)
+
+
+def _place(artifact: Artifact, name: str) -> str:
+    """The current path of the artifact's input; its recorded path, if it is missing."""
+    original = str(artifact.inputs[name]["path"])
+    there = [place for place in places(artifact.inputs[name], artifact.path) if place.exists()]
+    return original if not there or Path(original) in there else str(there[0])
+
+
+def _blocks(section: Section, prefix: str, data: str | None, recommended: str | None) -> list[ReportBlock]:
+    """The means of all systems, the differences between them, examples, and values by depth."""
     from qontext.evaluation import plots
 
-    page: str = (
-        _templates()
-        .get_template("report.html")
-        .render(
-            title=title,
-            subtitle=subtitle,
-            blocks=blocks,
-            css=Markup(files("qontext.evaluation").joinpath("page.css").read_text(encoding="utf-8")),
-            show_table=lambda table: Markup(to_html(table)),
-            inline_svg=lambda svg, caption: Markup(plots.inline_svg(svg, html.escape(caption))),
+    main, several = section.measures[0], len(section.systems) > 1
+    pairs = compare_systems(section.systems, [m for m in section.measures if not m.startswith("Judged")])
+    columns = {system.name: system.per_query(main) for system in section.systems}
+    spans = {name: (float(v.mean()), *bootstrap_interval(v)) for name, v in columns.items()}
+    caption = f"Mean {main} of each system with its confidence interval"
+    blocks = [
+        ReportBlock(
+            section.title,
+            text=[CAVEAT] if section.split == GENERATED and not section.benchmark else [],
+            tables=[results_table(section, pairs, recommended)],
+            plots=[Plot(f"{prefix}-means", plots.intervals(spans, main), caption)],
         )
+    ]
+    if several:
+        names = section.pair(recommended)
+        a, b = (columns[name] for name in names)
+        dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
+        charts = [
+            Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
+            Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
+        ]
+        tables = [differences_table(section, pairs)] if pairs else []  # Judged@k is not tested
+        tables += [] if data is None else _examples(section, data, recommended)
+        blocks.append(ReportBlock(f"Differences on {section.title}", tables=tables, plots=charts))
+    drawn = [
+        Plot(f"{prefix}-{curve}", plots.curves(lines, section.depths), f"{curve} at depth k")
+        for curve, lines in section.curves.items()
+    ]
+    return [*blocks, ReportBlock(f"By depth, on {section.title}", plots=drawn)]
+
+
+def results_table(section: Section, pairs: Sequence[Pair], recommended: str | None = None) -> Table:
+    """Every system and measure, published systems above ours where the benchmark is the same."""
+    caption = f"Results on {section.title}, n = {len(section.queries):,}, × 100"
+    table = means_table(section.systems, pairs, section.measures, caption)
+    for number, system in enumerate(section.systems):
+        if system.name == recommended:
+            name, *means = table.rows[number].cells
+            marked = replace(name, text=f"{name.text} (recommended)", is_best=True)
+            table.rows[number] = replace(table.rows[number], cells=(marked, *means))
+    table.notes.insert(0, "A query without results scores 0.")
+    published: list[Published] = []
+    if section.benchmark is not None and not section.is_partial:
+        rows = rows_for(section.benchmark.name)
+        published = [row for row in rows if any(m in row.figures[section.title] for m in section.measures)]
+    if published and section.benchmark:
+        others = [
+            Row(
+                (
+                    Cell(row.system, title=row.source),
+                    *(Cell(f"{figures[m]:.1f}" if m in figures else "–") for m in section.measures),
+                )
+            )
+            for row in published
+            for figures in [row.figures[section.title]]
+        ]
+        table.rows = [Row(heading="Published"), *others, Row(heading="Measured here"), *table.rows]
+        table.notes.append(
+            f"Published results are for the whole collection of {section.benchmark.passages:,} passages. "
+            f"From: {'; '.join(dict.fromkeys(row.source for row in published))}."
+        )
+    elif section.is_partial:
+        table.notes.append(
+            "Only a part of the passages was searched, so published results are not comparable."
+        )
+    return table
+
+
+def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
+    """Differences of pairs of systems, with interval, corrected p, wins, losses and ties."""
+    table = Table(
+        ["Systems", "Measure", "Difference", "p", "95 % interval", "Wins / losses / ties"],
+        caption=f"Differences on {section.title}, n = {len(section.queries):,}, × 100",
+        notes=[
+            "Intervals: bootstrap over queries. p: corrected, as above; bold where p < .05. "
+            "A positive difference, and a win on a query, are in favor of the second system."
+        ],
     )
-    return page
+    for pair in pairs:
+        if len(pairs) <= _MOST_DIFFERENCES or pair.measure == section.measures[0]:
+            d = pair.difference
+            cells = (
+                Cell(f"{pair.a} → {pair.b}"),
+                Cell(pair.measure, is_text=True),
+                Cell(_signed(d.mean), is_best=pair.is_significant()),
+                Cell(format_p(pair.p)),
+                Cell(f"{_signed(d.low)} … {_signed(d.high)}"),
+                Cell(f"{d.wins:,} / {d.losses:,} / {d.ties:,}"),
+            )
+            table.rows.append(Row(cells))
+    return table
 
 
-def to_html(table: Table) -> str:
-    """The table as an HTML figure."""
-    first = next((row for row in table.rows if row.cells), None)
-    text: str = _templates().get_template("table.html").render(table=table, first=first)
-    return text
+def _signed(value: float) -> str:
+    return f"{100 * value:+.1f}".replace("-", "−")
 
 
-def to_markdown_page(title: str, subtitle: str, blocks: Sequence[ReportBlock]) -> str:
-    """The same in Markdown; figures are the PNG files beside it."""
-    lines = [f"# {_h(title)}", "", _h(subtitle), ""]
-    for block in blocks:
-        lines += [f"## {_h(block.heading)}", ""]
-        for number, text in enumerate(block.text):
-            lines += [f"**{_h(text)}**" if block.is_lead and number == 0 else _h(text), ""]
-        lines += [to_markdown(table) for table in block.tables]
-        for plot in block.plots:
-            lines += [f"![{_h(plot.caption)}](plots/{plot.name}.png)", "", f"*{_h(plot.caption)}*", ""]
-        for summary, text in block.details:
-            # Four spaces make code of any text, whatever fences it holds.
-            lines += [
-                "",
-                f"<details><summary>{_h(summary)}</summary>",
-                "",
-                *(f"    {x}" for x in text.splitlines()),
-            ]
-            lines += ["", "</details>"]
-        lines.append("")
-    return "\n".join(lines)
+def _examples(section: Section, data: str, recommended: str | None) -> list[Table]:
+    """A table of the queries that differ most between two systems; none for questions with answers."""
+    from qontext.data.runs import read_run
+    from qontext.evaluation.answers import is_questions
+    from qontext.evaluation.examples import example_rows
 
-
-def _h(text: str) -> str:
-    return html.escape(text, quote=True)
+    if is_questions(section.place):
+        return []
+    names, main = section.pair(recommended), section.measures[0]
+    judged = load_judgments(section.place, split=section.split)
+    firsts = {
+        n: tops(as_scored(read_run(section.runs[n]), judged), judged.qrels, section.relevant) for n in names
+    }
+    values = {system.name: system.per_query(main) for system in section.systems}
+    examples = examples_of(section.queries, {n: (values[n], firsts[n]) for n in names}, *names, data=data)
+    table = Table(
+        ["Query", "System", main, "", "First passage"],
+        caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",
+        is_prose=True,
+    )
+    for row in example_rows(examples, main):
+        query, system, value, mark, text = row.values()
+        cells = (Cell(query), Cell(system, is_text=True), Cell(value), Cell(mark), Cell(text, is_text=True))
+        table.rows.append(Row(cells, is_new=bool(query)))
+    return [table] if examples else []
 
 
 STAGE = Stage(

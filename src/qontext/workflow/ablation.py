@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from qontext.evaluation.comparison import Difference, SystemScores, difference, format_p, holm, with_spread
-from qontext.evaluation.gather import Curves, per_query
+from qontext.evaluation.evaluate import Curves, per_query
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_csv
 from qontext.frame import log

@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from qontext.data.runs import read_run
-from qontext.evaluation.datasets import load_judgments
-from qontext.evaluation.evaluate import threshold
-from qontext.evaluation.gather import per_query
+from qontext.evaluation.benchmarks import load_judgments
+from qontext.evaluation.evaluate import per_query, threshold
+from qontext.evaluation.examples import Example, Tops, example_rows, examples_of, tops
 from qontext.evaluation.measures import Floats
-from qontext.evaluation.side_by_side import (
-    First,
-    Tops,
-    example_rows,
-    examples_as_json,
-    largest_changes,
-    side_by_side,
-    texts_of,
-    tops,
-)
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.errors import choose
 from qontext.workflow.ablation import Combination
-
-COUNT = 5
-"""The number of gains, and of losses, from the first arm to the last."""
 
 
 def show_examples(
@@ -51,27 +39,23 @@ def show_examples(
         measure, values = next(iter(columns.items()))
         firsts = tops(results, judged.qrels, threshold(judged, evaluated.config.get("relevant")))
         systems[", ".join(part.partition("=")[2] for part in combination)] = values, firsts
-    (a, tops_a), *_, (b, tops_b) = systems.values()
-    changes = largest_changes(queries, a, b, tops_a, tops_b, count=COUNT)
-    examples = side_by_side([change.query for change in changes], queries, systems)
-    texts = texts_of(source if Path(source).is_dir() else None, examples)
-    rows = example_rows(examples, measure, texts)
-    if rows:
+    first, *_, last = systems
+    data = source if Path(source).is_dir() else None
+    examples = examples_of(queries, systems, first, last, data=data)
+    if examples:
+        rows = example_rows(examples, measure)
         log.show_rows("The first passages of queries with the largest changes", rows)
-        work.write_text("examples.md", to_markdown(_table(examples, texts)))
-    return [
-        {"query": query, "text": texts[0].get(query), "first": examples_as_json(row, texts)}
-        for query, row in examples.items()
-    ]
+        work.write_text("examples.md", to_markdown(_table(examples)))
+    return [asdict(example) for example in examples]
 
 
-def _table(examples: Mapping[str, list[First]], texts: tuple[dict[str, str], dict[str, str]]) -> Table:
+def _table(examples: Sequence[Example]) -> Table:
     """A group of rows for each query; with the whole passages."""
     table = Table(["relevant", "system", "first passage"], caption="First passages", is_prose=True)
-    for query, row in examples.items():
-        table.rows.append(Row(heading=texts[0].get(query, query)))
-        for first in row:
-            text = "no results" if first.passage is None else texts[1].get(first.passage, first.passage)
+    for example in examples:
+        table.rows.append(Row(heading=example.text or example.query))
+        for first in example.first:
+            text = first.text or first.passage or "no results"
             cells = ("✓" if first.right else "✗", first.system, text)
             table.rows.append(Row(tuple(Cell(cell, is_text=True) for cell in cells)))
     return table

@@ -16,7 +16,7 @@ from qontext.data.collection import load_collection, read_passages, read_qrels, 
 from qontext.data.lines import plain_name, read_lines
 from qontext.data.runs import read_run
 from qontext.evaluation.answers import is_questions, read_questions
-from qontext.evaluation.datasets import BENCHMARKS
+from qontext.evaluation.benchmarks import BENCHMARKS
 from qontext.evaluation.evaluate import EvaluateConfig
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.finetune.negatives.mine import MineConfig

@@ -6,7 +6,7 @@ import fnmatch
 from collections.abc import Sequence
 from typing import Any
 
-from qontext.evaluation import published
+from qontext.evaluation import benchmarks
 from qontext.frame import log
 from qontext.workflow.recipe import Recipe
 
@@ -36,7 +36,7 @@ def published_rows(recipe: Recipe) -> list[dict[str, Any]]:
     return [
         {"system": f"published: {row.system}", "benchmark": benchmark, **figures}
         for system in recipe.published
-        for row in published.named(system)
+        for row in benchmarks.named(system)
         for benchmark, figures in row.figures.items()
         if any(fnmatch.fnmatch(benchmark, pattern) for pattern in patterns)
     ]

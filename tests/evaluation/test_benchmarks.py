@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from qontext.data.collection import read_queries
-from qontext.evaluation import published
-from qontext.evaluation.datasets import BENCHMARKS, load_judgments
+from qontext.evaluation import benchmarks
+from qontext.evaluation.benchmarks import BENCHMARKS, load_judgments
 from qontext.frame.errors import QontextError
 from qontext.models import hub
 
@@ -67,10 +67,8 @@ def test_a_folder_in_beir_layout(tmp_path: Path) -> None:
 
 
 def test_every_published_benchmark_is_in_the_table() -> None:
-    named = {benchmark for row in published.ROWS for benchmark in row.figures}
+    named = {benchmark for row in benchmarks.ROWS for benchmark in row.figures}
     assert named <= set(BENCHMARKS)
-    assert {f"beir/{name}" for name in published.BEIR_SETS} <= set(BENCHMARKS)
-    assert len(published.BEIR_SETS) == 14
     assert len(BENCHMARKS["beir/cqadupstack"].parts) == 12
     assert set(BENCHMARKS["beir/cqadupstack"].parts) <= set(BENCHMARKS)
 
@@ -78,7 +76,7 @@ def test_every_published_benchmark_is_in_the_table() -> None:
 def test_published_averages_follow_from_the_sets() -> None:
     printed = {"coCondenser": 44.1, "coCondenser + query-as-context": 45.6}
     printed |= {"CoT-MAE": 41.7, "CoT-MAE + query-as-context": 45.6}
-    rows = {row.system: row for row in published.rows_for("beir/scifact")}
+    rows = {row.system: row for row in benchmarks.rows_for("beir/scifact")}
     for system, average in printed.items():
         figures = [measures["nDCG@10"] for measures in rows[system].figures.values()]
         assert sum(figures) / 14 == pytest.approx(average, abs=0.06), system

@@ -1,6 +1,11 @@
-"""Benchmarks by name, and judgments from a benchmark name, a file or a folder. A benchmark is downloaded
-through ir_datasets. A file with exactly the judgments of a known benchmark is recognized by its content,
-regardless of its name, so that the benchmark's measures, grades and published results apply.
+"""Benchmarks by name, judgments from a benchmark name, a file or a folder, and published results in percent.
+
+A benchmark is downloaded through ir_datasets. A file with exactly the judgments of a known benchmark is recognized by its
+content, regardless of its name, so that the benchmark's measures, grades and published results apply.
+
+The literature's MS MARCO "R@50" and "R@1k" are the share of queries with a relevant passage in the top k, so
+they are listed there as ``Success@k``. For systems that a paper cites, the source is the citing paper. If two
+papers report different results for one system, each has a row.
 """
 
 from __future__ import annotations
@@ -53,7 +58,7 @@ def _read(path: Path) -> dict[str, Benchmark]:
 
 
 BENCHMARKS = _read(Path(__file__).with_suffix(".toml"))
-"""The published test sets by name; `datasets.toml` has them."""
+"""The published test sets by name; `benchmarks.toml` has them."""
 
 
 class Unavailable(QontextError):
@@ -83,20 +88,11 @@ def load_judgments(source: str, *, split: str = "test") -> Judged:
 
 def recognize(qrels: Qrels, folder: str = "") -> Benchmark | None:
     """The benchmark with exactly these judgments, or with the same counts in a folder of its name."""
-    near = _as_large(qrels)
+    counts = len(qrels), sum(map(len, qrels.values()))
+    near = [b for b in BENCHMARKS.values() if (b.queries, b.judgments) == counts]
     digest = judgments_digest(qrels) if any(b.digest for b in near) else None
     names = (f"beir/{folder}", f"beir/cqadupstack-{folder}")
     return next((b for b in near if b.digest == digest or (not b.digest and b.name in names)), None)
-
-
-def altered(qrels: Qrels) -> Benchmark | None:
-    """The benchmark with the same counts but different content (changed grades)."""
-    return next((b for b in _as_large(qrels) if b.digest and b.digest != judgments_digest(qrels)), None)
-
-
-def _as_large(qrels: Qrels) -> list[Benchmark]:
-    counts = len(qrels), sum(map(len, qrels.values()))
-    return [b for b in BENCHMARKS.values() if (b.queries, b.judgments) == counts]
 
 
 def judgments_digest(qrels: Qrels) -> str:
@@ -158,3 +154,38 @@ def remote_dataset(name: str) -> Iterator[Any]:
     finally:
         for key, value in before.items():
             os.environ.pop(key) if value is None else os.environ.update({key: value})
+
+
+@dataclass(frozen=True)
+class Published:
+    """One system's published results: benchmark → measure → percent."""
+
+    system: str
+    source: str
+    figures: dict[str, dict[str, float]]
+
+
+_TABLES = tomllib.loads(Path(__file__).with_name("published.toml").read_text(encoding="utf-8"))
+PAPERS: dict[str, str] = _TABLES["papers"]
+
+
+def _rows(kind: str) -> tuple[Published, ...]:
+    rows = []
+    for group in _TABLES[kind]:
+        source = ", ".join(filter(None, (PAPERS[group["paper"]], group.get("place"))))
+        rows += [Published(row.pop("system"), source, row) for row in group["rows"]]
+    return tuple(rows)
+
+
+ROWS, ABLATIONS, LEADERBOARDS = map(_rows, ("main", "ablations", "leaderboards"))
+"""The papers' main tables; variants of a method, not shown in reports; queries whose judgments are not public."""
+
+
+def rows_for(benchmark: str) -> list[Published]:
+    """The published systems with a result for this benchmark, in the papers' order."""
+    return [row for row in ROWS if benchmark in row.figures]
+
+
+def named(system: str) -> list[Published]:
+    """The rows of a system, ablations included; each name has one."""
+    return [row for row in (*ROWS, *ABLATIONS, *LEADERBOARDS) if row.system == system]
