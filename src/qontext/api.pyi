@@ -708,7 +708,6 @@ def report(
     recommended: str | None = None,
     title: str | None = None,
     data: str | Path | Artifact | None = None,
-    price_per_hour: float | None = None,
     trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:

@@ -14,7 +14,7 @@ from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.evaluation.compare import find_runs, system_names
 from qontext.evaluation.comparison import SystemScores, compare_systems, marks
-from qontext.evaluation.examples import Example, First, example_rows, tops
+from qontext.evaluation.examples import First, QueryExample, example_rows, tops
 from qontext.frame import execution
 from qontext.frame.errors import QontextError
 
@@ -98,7 +98,7 @@ def test_first_passages_that_look_alike_are_told_apart() -> None:
     same = "insert before equal values"
     row = [First("a", 0.0, "left", False, same), First("b", 1.0, "right", True, same)]
     row.append(First("c", 0.0, "other", False, "a heap"))
-    rows = example_rows([Example("q", "where to insert", 1.0, row)], "MRR@10")
+    rows = example_rows([QueryExample("q", "where to insert", 1.0, row)], "MRR@10")
     assert [one["first_passage"] for one in rows] == [
         "left: insert before equal values", "right: insert before equal values", "a heap",
     ]  # fmt: skip

@@ -18,12 +18,14 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from qontext.data.collection import Qrels, load_collection, read_qrels
 from qontext.frame.errors import QontextError, choose, missing_extra
 from qontext.frame.files import digest_of
 from qontext.models import hub
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Qrels
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class Judged:
 
 def load_judgments(source: str, *, split: str = "test") -> Judged:
     """Read judgments from a qrels file, a folder in BEIR's layout (its `split`), or a benchmark's name."""
+    from qontext.data.collection import load_collection, read_qrels
+
     path = Path(source).expanduser()
     if path.is_dir():
         qrels = load_collection(path).qrels(split)

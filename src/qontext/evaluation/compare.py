@@ -7,18 +7,13 @@ import itertools
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, overload
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
-from qontext.evaluation.comparison import Pair, SystemScores, compare_systems, marks, with_spread
 from qontext.evaluation.evaluate import judgments, note_grades, scored_run, threshold
-from qontext.evaluation.examples import Example, Tops, example_rows, examples_of, tops
-from qontext.evaluation.tables import Cell, Row, Table, to_latex, to_markdown
-from qontext.frame import html, log
+from qontext.frame import log
 from qontext.frame.config import Input, Seed, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.files import StrPath
@@ -27,6 +22,7 @@ from qontext.frame.stages import Report
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
     from qontext.data.load import AnyRun
+    from qontext.evaluation.comparison import Comparison
 
 _ENDING = re.compile(r"(\.(trec|run|txt|tsv|res))?(\.(gz|zst|xz))?$")
 
@@ -115,6 +111,9 @@ def compare(
     >>> pair.a, pair.b, pair.difference.mean, pair.is_significant()
     ('worse', 'best', 0.5, True)
     """
+    from qontext.evaluation.comparison import Comparison, SystemScores, compare_systems
+    from qontext.evaluation.examples import tops
+
     groups = _groups(runs)
     judged = judgments(qrels, split)
     note_grades(judged, relevant)
@@ -188,114 +187,9 @@ def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> li
     raise QontextError("two of the systems have the same name", remedy="Use NAME=PATH to distinguish them.")
 
 
-@dataclass(frozen=True, eq=False)
-class Comparison(Sequence[Pair]):
-    """The differences of every two systems on every measure, as a sequence of `Pair`s, with the systems themselves.
-
-    The largest gains and losses between the first two systems are examples: each has the first passage of every system.
-    """
-
-    systems: Sequence[SystemScores]
-    pairs: Sequence[Pair]
-    queries: Sequence[str]
-    firsts: Sequence[Tops]
-    most_examples: int = 5
-    benchmark: str | None = None
-    data: str | None = None
-    """The labeled folder with the texts of the examples."""
-
-    @property
-    def measures(self) -> list[str]:
-        return list(self.systems[0].seeds[0])
-
-    @property
-    def means(self) -> dict[str, dict[str, float]]:
-        """system → measure → mean."""
-        return {system.name: {m: system.mean(m)[0] for m in self.measures} for system in self.systems}
-
-    @cached_property
-    def examples(self) -> list[Example]:
-        a, b = self.systems[:2]
-        systems = {
-            s.name: (s.per_query(self.measures[0]), first) for s, first in zip(self.systems, self.firsts)
-        }
-        return examples_of(self.queries, systems, a.name, b.name, count=self.most_examples, data=self.data)
-
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Pair]: ...
-    def __getitem__(self, index: int | slice) -> Pair | Sequence[Pair]:
-        return self.pairs[index]
-
-    def __len__(self) -> int:
-        return len(self.pairs)
-
-    def mean_rows(self) -> list[dict[str, str]]:
-        """The means as rows of a table, with standard deviations over seeds."""
-        return [
-            {"system": one.name} | {m: with_spread(*one.mean(m)) for m in self.measures}
-            for one in self.systems
-        ]
-
-    def table(self) -> Table:
-        """The means × 100, the best of each measure, and letters for the systems that each one beats significantly."""
-        return means_table(self.systems, self.pairs, self.measures, f"{len(self.queries):,} queries, × 100")
-
-    def markdown(self) -> str:
-        return to_markdown(self.table())
-
-    def latex(self) -> str:
-        return to_latex(self.table())
-
-    def as_json(self) -> dict[str, Any]:
-        """The result of `qontext compare --json`."""
-        return {
-            "queries": len(self.queries),
-            "benchmark": self.benchmark,
-            "systems": [system.as_json(self.measures) for system in self.systems],
-            "pairs": [asdict(pair) for pair in self.pairs],
-            "examples": [asdict(example) for example in self.examples],
-        }
-
-    def __repr__(self) -> str:
-        return (
-            f"Comparison of {len(self.systems)} systems on {len(self.queries):,} queries: {list(self.pairs)}"
-        )
-
-    def _repr_html_(self) -> str:
-        return html.table(self.mean_rows(), "Means") + html.table(
-            [pair.row() for pair in self.pairs], "Differences"
-        )
-
-
-def means_table(
-    systems: Sequence[SystemScores], pairs: Sequence[Pair], measures: Sequence[str], caption: str
-) -> Table:
-    """A row for each system: its letter, its means × 100, and the letters of the systems that it beats."""
-    best = {m: max(round(100 * one.mean(m)[0], 1) for one in systems) for m in measures}
-    table = Table(["System", *measures], caption=caption)
-    for number, system in enumerate(systems):
-        cells = [Cell(f"{chr(ord('a') + number % 26)}  {system.name}" if len(systems) > 1 else system.name)]
-        for measure in measures:
-            mean, spread = system.mean(measure)
-            text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
-            is_best = round(100 * mean, 1) == best[measure] and not measure.startswith("Judged")
-            cells.append(Cell(text, marks(systems, pairs, measure)[system.name], is_best))
-        table.rows.append(Row(tuple(cells), is_ours=True))
-    if len(systems) > 1:
-        table.notes.append(
-            "A superscript letter: significantly better than that system (paired randomization test, Holm's "
-            "correction over all pairs of systems, p < .05)."
-        )
-    if any(len(system.seeds) > 1 for system in systems):
-        table.notes.append(
-            "± is the standard deviation over training seeds; tests use each query's mean over them."
-        )
-    return table
-
-
 def _show(comparison: Comparison) -> None:
+    from qontext.evaluation.examples import example_rows
+
     several = any(len(system.seeds) > 1 for system in comparison.systems)
     log.show_rows("Means" + (" ± standard deviation over seeds" if several else ""), comparison.mean_rows())
     log.show_rows(

@@ -46,7 +46,7 @@ class First:
 
 
 @dataclass(frozen=True)
-class Example:
+class QueryExample:
     """A query on which two systems differ, and the first passage of every system."""
 
     query: str
@@ -63,7 +63,7 @@ def examples_of(
     *,
     count: int = 5,
     data: str | None = None,
-) -> list[Example]:
+) -> list[QueryExample]:
     """The `count` queries that gain most from system `a` to `b`, then those that lose most, ties by query id; `systems` are
     the values and the first passages of each, `data` is a labeled folder with the texts."""
     delta = systems[b][0] - systems[a][0]
@@ -81,7 +81,7 @@ def examples_of(
             p.id: " — ".join(filter(None, (p.title, p.text))) for p in read_passages(data) if p.id in ids
         }
     return [
-        Example(
+        QueryExample(
             queries[i],
             asked.get(queries[i]),
             float(delta[i]),
@@ -94,7 +94,7 @@ def examples_of(
     ]
 
 
-def example_rows(examples: Sequence[Example], measure: str) -> list[dict[str, Any]]:
+def example_rows(examples: Sequence[QueryExample], measure: str) -> list[dict[str, Any]]:
     """A row for each query and system: its value, and its first passage, marked if relevant. Passages that look alike are
     told apart by their ids."""
     shown = {

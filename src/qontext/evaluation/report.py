@@ -14,12 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from qontext import __version__
-from qontext.evaluation.benchmarks import BENCHMARKS, Benchmark, Published, load_judgments, rows_for
-from qontext.evaluation.compare import means_table, system_names
-from qontext.evaluation.comparison import Pair, SystemScores, bootstrap_interval, compare_systems, format_p
+from qontext.evaluation.compare import system_names
 from qontext.evaluation.evaluate import Curves, as_scored, per_query
-from qontext.evaluation.examples import examples_of, tops
-from qontext.evaluation.page import Plot, ReportBlock, to_page
 from qontext.evaluation.tables import Cell, Row, Table
 from qontext.frame import artifacts
 from qontext.frame.artifacts import META, Artifact, Workdir
@@ -30,7 +26,10 @@ from qontext.frame.fingerprint import places
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
+    from qontext.evaluation.benchmarks import Benchmark, Published
+    from qontext.evaluation.comparison import Pair, SystemScores
     from qontext.evaluation.measures import Floats
+    from qontext.evaluation.page import ReportBlock
 
 GENERATED = "generated"
 """The split of `holdout` whose queries were generated."""
@@ -110,6 +109,8 @@ class Section:
 
 
 def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.evaluation.page import ReportBlock, to_page
+
     sections = gather(settings.runs, dict(_label(text) for text in settings.label))
     if settings.recommended is not None:
         shown = [system.name for section in sections for system in section.systems]
@@ -175,6 +176,9 @@ def _with_common_measures(group: list[Artifact]) -> Iterable[list[Artifact]]:
 
 
 def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
+    from qontext.evaluation.benchmarks import BENCHMARKS
+    from qontext.evaluation.comparison import SystemScores
+
     order = {name: number for number, name in enumerate(labels)}
     named = sorted(zip(_names(group), group), key=lambda one: order.get(one[0], len(order)))
     shown = {name: labels.get(name, name) for name, _ in named}
@@ -252,6 +256,8 @@ def _place(artifact: Artifact, name: str) -> str:
 def _blocks(section: Section, prefix: str, data: str | None, recommended: str | None) -> list[ReportBlock]:
     """The means of all systems, the differences between them, examples, and values by depth."""
     from qontext.evaluation import plots
+    from qontext.evaluation.comparison import bootstrap_interval, compare_systems
+    from qontext.evaluation.page import Plot, ReportBlock
 
     main, several = section.measures[0], len(section.systems) > 1
     pairs = compare_systems(section.systems, [m for m in section.measures if not m.startswith("Judged")])
@@ -286,6 +292,9 @@ def _blocks(section: Section, prefix: str, data: str | None, recommended: str | 
 
 def results_table(section: Section, pairs: Sequence[Pair], recommended: str | None = None) -> Table:
     """Every system and measure, published systems above ours where the benchmark is the same."""
+    from qontext.evaluation.benchmarks import rows_for
+    from qontext.evaluation.comparison import means_table
+
     caption = f"Results on {section.title}, n = {len(section.queries):,}, × 100"
     table = means_table(section.systems, pairs, section.measures, caption)
     for number, system in enumerate(section.systems):
@@ -323,6 +332,8 @@ def results_table(section: Section, pairs: Sequence[Pair], recommended: str | No
 
 def differences_table(section: Section, pairs: Sequence[Pair]) -> Table:
     """Differences of pairs of systems, with interval, corrected p, wins, losses and ties."""
+    from qontext.evaluation.comparison import format_p
+
     table = Table(
         ["Systems", "Measure", "Difference", "p", "95 % interval", "Wins / losses / ties"],
         caption=f"Differences on {section.title}, n = {len(section.queries):,}, × 100",
@@ -354,7 +365,8 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Tabl
     """A table of the queries that differ most between two systems; none for questions with answers."""
     from qontext.data.runs import read_run
     from qontext.evaluation.answers import is_questions
-    from qontext.evaluation.examples import example_rows
+    from qontext.evaluation.benchmarks import load_judgments
+    from qontext.evaluation.examples import example_rows, examples_of, tops
 
     if is_questions(section.place):
         return []

@@ -10,7 +10,7 @@ from typing import Any
 from qontext.data.runs import read_run
 from qontext.evaluation.benchmarks import load_judgments
 from qontext.evaluation.evaluate import per_query, threshold
-from qontext.evaluation.examples import Example, Tops, example_rows, examples_of, tops
+from qontext.evaluation.examples import QueryExample, Tops, example_rows, examples_of, tops
 from qontext.evaluation.measures import Floats
 from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 from qontext.frame import log
@@ -49,7 +49,7 @@ def show_examples(
     return [asdict(example) for example in examples]
 
 
-def _table(examples: Sequence[Example]) -> Table:
+def _table(examples: Sequence[QueryExample]) -> Table:
     """A group of rows for each query; with the whole passages."""
     table = Table(["relevant", "system", "first passage"], caption="First passages", is_prose=True)
     for example in examples:
