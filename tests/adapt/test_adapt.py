@@ -26,7 +26,7 @@ from qontext.adapt.rates import Rates
 from qontext.adapt.show import request_consent
 from qontext.frame import log
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import index_of
+from qontext.retrieve.directory import index_of
 from qontext.retrieve.searcher import Searcher
 from qontext.retrieve.system import SYSTEMS, label_of
 

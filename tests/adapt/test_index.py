@@ -16,7 +16,7 @@ from qontext.adapt import vector_index
 from qontext.data.collection import read_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import index_of
+from qontext.retrieve.directory import index_of
 from qontext.retrieve.searcher import Searcher
 from qontext.retrieve.system import System
 

@@ -15,7 +15,7 @@ from tests.models.test_families import save_family
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import AdaptedFolder
+from qontext.retrieve.open import AdaptedFolder
 
 
 def test_what_cannot_be_trained_is_planned_as_it_is_beside_bm25_and_its_tokens(

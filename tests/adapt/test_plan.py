@@ -21,7 +21,7 @@ from qontext.evaluation.question_model import AskingTime
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.execution import claim_of
-from qontext.retrieve.adapted import ADAPTED
+from qontext.retrieve.directory import ADAPTED
 from qontext.workflow.recipe import Recipe, read_recipe
 
 RATES = Rates(trained=20, encoded=100, generated=2_000, scored=50)

@@ -20,7 +20,7 @@ from qontext.corpus.sources.several import digest_of, listed, read_listing, set_
 from qontext.frame import files, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import index_of
+from qontext.retrieve.directory import index_of
 from qontext.retrieve.searcher import Searcher
 from qontext.workflow.recipe import read_recipe
 
@@ -312,7 +312,7 @@ def test_a_newer_format_is_refused_and_another_version_is_not(
     assert api.refresh(out, words=True)["changed"] is False
     about = json.loads((out / "adapted.json").read_text())
     (out / "adapted.json").write_text(json.dumps({**about, "format": 99}))
-    with pytest.raises(QontextError, match="newer version"):
+    with pytest.raises(QontextError, match="has the format 99, not 1"):
         Searcher(out)
 
 

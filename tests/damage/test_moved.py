@@ -124,7 +124,14 @@ def adapted(copy: Path) -> Path:
     api.split("data", keep=True, workers=1, out=root / "index" / "passages")
     api.encode("data", encoder=root / "model", precision="fp32", device="cpu", out=root / "index" / "vectors")
     api.index(root / "index" / "passages", backend="bm25", out=root / "index" / "bm25")
-    about = {"system": "hybrid", "encoder": "adapted", "weights": [0.7, 0.3], "read_tokens": 32}
+    about = {
+        "format": 1,
+        "index": "index",
+        "system": "hybrid",
+        "encoder": "adapted",
+        "weights": [0.7, 0.3],
+        "read_tokens": 32,
+    }
     (root / "adapted.json").write_text(json.dumps(about))
     return root
 

@@ -196,7 +196,7 @@ def write_inputs(folder: Path) -> None:
     (folder / "recipe.toml").write_text(RECIPE.replace("DATA", data))
     (folder / "adapted" / "steps").mkdir(parents=True)
     (folder / "adapted" / "steps" / "recipe.toml").write_text("# What was run.\n")
-    about = {"system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256}
+    about = {"format": 1, "index": "index", "system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256}
     (folder / "adapted" / "adapted.json").write_text(json.dumps(about))
 
 

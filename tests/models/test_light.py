@@ -13,7 +13,7 @@ from tests.tiny import save_bert
 from qontext.models.folder import read_layout
 from qontext.models.light import LightRetriever, is_light
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import QueryEncoder
+from qontext.retrieve.open import QueryEncoder
 
 TEXTS = ["who grinds flour?", "The mill by the river " * 40, "x", "Mühlen – und Boote 水"]
 

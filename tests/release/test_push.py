@@ -198,6 +198,8 @@ def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) 
     shutil.copytree(made, root / "model")
     scores = {"test": {"bm25": {"nDCG@10": 0.5}, "adapted": {"nDCG@10": 0.625}, "hybrid": {"nDCG@10": 0.75}}}
     about = {
+        "format": 1,
+        "index": "index",
         "system": "hybrid",
         "weights": [1, 1],
         "read_tokens": 256,

@@ -18,7 +18,7 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models import reference
 from qontext.models.reference import refer
-from qontext.retrieve.adapted import AdaptedFolder
+from qontext.retrieve.open import AdaptedFolder
 from qontext.retrieve.searcher import Searcher
 
 PAGES = {
@@ -41,7 +41,9 @@ def adapted(tiny_encoder: Path, tmp_path_factory: pytest.TempPathFactory) -> Pat
     shutil.copytree(tiny_encoder, root / "model")
     api.encode(passages, encoder=root / "model", out=root / "index" / "vectors")
     api.index(passages, backend="bm25", out=root / "index" / "bm25")
-    (root / "adapted.json").write_text('{"system": "hybrid", "weights": [0.9, 0.1], "read_tokens": 64}')
+    (root / "adapted.json").write_text(
+        '{"format": 1, "index": "index", "system": "hybrid", "weights": [0.9, 0.1], "read_tokens": 64}'
+    )
     return root
 
 

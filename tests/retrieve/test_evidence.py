@@ -156,7 +156,7 @@ def test_a_document_is_found_once_by_its_best_passage(folder: Path) -> None:
 def test_a_run_of_documents_names_documents(folder: Path, tmp_path: Path) -> None:
     queries = tmp_path / "queries.tsv"
     queries.write_text("q1\tstair of lamp 7\n")
-    from qontext.retrieve.adapted import index_of
+    from qontext.retrieve.directory import index_of
 
     index = index_of(folder / "made")
     for number, searched in enumerate(({"index": folder / "made"}, {"index": index / "bm25"})):
@@ -179,7 +179,7 @@ def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
     api.split(root / "corpus.jsonl", keep=True, out=root / "made" / "index" / "passages")
     api.index(root / "made" / "index" / "passages", backend="bm25", out=root / "made" / "index" / "bm25")
     (root / "made" / "adapted.json").write_text(
-        '{"system": "bm25", "weights": [0.5, 0.5], "read_tokens": 64}'
+        '{"format": 1, "index": "index", "system": "bm25", "weights": [0.5, 0.5], "read_tokens": 64}'
     )
     return root
 

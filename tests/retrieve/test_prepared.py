@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.adapt import follow
 from qontext.frame import locks
-from qontext.retrieve.adapted import LOCK, read_adapted
 from qontext.retrieve.ask import prepared
+from qontext.retrieve.directory import LOCK, read_adapted
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_vectors_are_computed_by_another_process_after_the_answer(
     monkeypatch.setattr(prepared, "default_encoder", lambda: str(tmp_path))
     api.search(docs, "flour")
     (command,) = started
-    assert command[1:5] == ["-m", "qontext", "refresh", str(prepared.cache_of(str(docs)))]
+    assert command[2:6] == ["-m", "qontext", "refresh", str(prepared.cache_of(str(docs)))]
     assert read_adapted(prepared.cache_of(str(docs)))["system"] == "bm25"
 
 

@@ -36,7 +36,9 @@ def index(tmp_path: Path) -> Index:
         root = tmp_path / "adapted"
         api.split(source, out=root / "index" / "passages", **settings)
         api.index(root / "index" / "passages", backend="bm25", out=root / "index" / "bm25")
-        (root / "adapted.json").write_text('{"system": "bm25", "weights": [1.0, 0.0], "read_tokens": 64}')
+        (root / "adapted.json").write_text(
+            '{"format": 1, "index": "index", "system": "bm25", "weights": [1.0, 0.0], "read_tokens": 64}'
+        )
         return Searcher(root)
 
     return make_searcher

@@ -89,7 +89,14 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     read = {"max_length": 80, **plain}
     vectors = api.encode(passages, encoder=mine / "model", **read, out=mine / "index" / "vectors")
     api.index(passages, backend="bm25", out=mine / "index" / "bm25")
-    about = {"system": "hybrid-start", "encoder": "start", "weights": [0.4, 0.6], "read_tokens": 80}
+    about = {
+        "format": 1,
+        "index": "index",
+        "system": "hybrid-start",
+        "encoder": "start",
+        "weights": [0.4, 0.6],
+        "read_tokens": 80,
+    }
     (mine / "adapted.json").write_text(json.dumps(about))
     shutil.copytree(mine / "index" / "vectors", folder / "vectors")
     shutil.copytree(mine / "index" / "bm25", folder / "bm25")

@@ -15,7 +15,9 @@ from qontext.workflow import clean
 def test_the_rest_of_a_folder_whose_removal_was_cut_short_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    (tmp_path / "adapted.json").write_text('{"system": "bm25", "weights": [1, 0], "read_tokens": 64}')
+    (tmp_path / "adapted.json").write_text(
+        '{"format": 1, "index": "index", "system": "bm25", "weights": [1, 0], "read_tokens": 64}'
+    )
     (tmp_path / name / "pretrain").mkdir(parents=True)
     (tmp_path / name / "pretrain" / "meta.json").write_text("{}")
     monkeypatch.setattr(clean, "_calibrate", lambda root: None)

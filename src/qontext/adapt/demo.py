@@ -46,7 +46,7 @@ def run(settings: DemoConfig) -> dict[str, Any]:
     from qontext.adapt.config import AdaptConfig
     from qontext.adapt.run import run as adapt
     from qontext.models.reference import default_encoder
-    from qontext.retrieve.adapted import is_adapted
+    from qontext.retrieve.directory import is_adapted
 
     log.note(INTRODUCTION)
     return adapt(

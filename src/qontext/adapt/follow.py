@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 
 from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
-from qontext.adapt.recipes import WEIGHTS
 from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
 from qontext.corpus.language import language_of_source
 from qontext.corpus.sources import FieldNames, open_source, scheme_of
@@ -38,8 +37,8 @@ from qontext.frame.files import read_json
 from qontext.frame.fingerprint import places
 from qontext.models.hub import is_local
 from qontext.models.reference import default_encoder, refer
-from qontext.retrieve.adapted import ADAPTED, FORMAT, index_of, is_adapted, read_adapted
-from qontext.retrieve.system import System
+from qontext.retrieve.directory import index_of, is_adapted, read_adapted, write_adapted
+from qontext.retrieve.system import WEIGHTS, System
 
 STAMPS = "stamps.json"
 """The stamps of the sources when they were read last, the hash of what was read, and the folder of the index of it."""
@@ -246,7 +245,7 @@ class Follower:
         index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=False)
         system = System("start" if model else None, words=True)
         about = {
-            "format": FORMAT, "system": system.name, "weights": [*WEIGHTS] if model else [1, 0],
+            "system": system.name, "weights": [*WEIGHTS] if model else [1, 0],
             "read_tokens": READ_TOKENS, "index": index.name, "start": start,
         }  # fmt: skip
         if model is not None:
@@ -262,8 +261,7 @@ class Follower:
         """Replace `adapted.json`, from when on the index is searched; what changed, for the result."""
         both = None if earlier is None or earlier == index else (earlier / "passages", index / "passages")
         changes = None if both is None else update.changed_documents(*both)
-        self.work.write_json(ADAPTED, about)
-        publish.remove_others(self.root)
+        write_adapted(self.root, about)
         passages = open_artifact(index / "passages").summary
         left_out = {name: passages[name] for name in ("skipped", "not_read") if name in passages}
         vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}

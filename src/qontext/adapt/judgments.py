@@ -25,7 +25,7 @@ from qontext.frame import log, stages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
-from qontext.retrieve.adapted import is_adapted
+from qontext.retrieve.directory import is_adapted
 from qontext.training.randomness import key_of, uniform
 
 FOLDER, FILE, STUDY = "judgments", "judgments.tsv", "study.json"

@@ -5,10 +5,7 @@ beside it, with the vectors of unchanged ones.
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,27 +14,26 @@ from typing import Any
 
 from qontext import __version__
 from qontext.adapt.config import Request
-from qontext.adapt.recipes import WEIGHTS, serving_recipe
+from qontext.adapt.recipes import serving_recipe
 from qontext.adapt.state import STEPS, current_index
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
-from qontext.frame import artifacts, locks, trust
-from qontext.frame.artifacts import CARD, TEMPORARY, Workdir
+from qontext.frame import artifacts, trust
+from qontext.frame.artifacts import CARD, Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.files import is_own_directory, make_own_directory
 from qontext.models.folder import locate
 from qontext.models.reference import TRAINING_ONLY, Reference, model_digest, refer, resolve, shown_name
-from qontext.retrieve.adapted import (
-    ADAPTED,
+from qontext.retrieve.directory import (
     DENSE,
     INDEX,
     MODEL,
     RERANKER,
     copied_model,
-    is_adapted,
-    read_adapted,
+    generations,
+    next_generation,
 )
-from qontext.retrieve.system import System, label_of
+from qontext.retrieve.system import WEIGHTS, System, label_of
 from qontext.workflow.recipe import Recipe, read_recipe
 from qontext.workflow.run import plan, run_recipe
 
@@ -68,7 +64,7 @@ def make_index(
         states = {step.name: state for step, state, _ in plan(recipe, now)}
         if all(state == "done" for state in states.values()) and not _others(now, recipe):
             return now, []
-        folder = _next(now)
+        folder = next_generation(now)
         make_own_directory(folder)
         _take_over(now, folder, [name for name, state in states.items() if state == "done" and name != DENSE])
         reuse = {**reuse, **_encoded(now, reuse)}
@@ -88,73 +84,17 @@ def make_index(
         raise
 
 
-def remove_others(root: Path) -> None:
-    """Remove the indexes and models of earlier and interrupted runs, unless a process reads them."""
-    work, now = Workdir(root), current_index(root)
-    others = [
-        folder
-        for folder in root.iterdir()
-        if re.fullmatch(rf"{INDEX}(-\d+|\.before)?", folder.name) and folder.is_dir() and folder != now
-    ]
-    are_gone = [locks.remove_unread(folder, _aside(work, folder)) for folder in others]
-    if now is not None and is_adapted(root) and all(are_gone):
-        _remove_other_models(root, work, now)
-
-
-def _aside(work: Workdir, folder: Path) -> Path:
-    return work.path / f"{TEMPORARY}{work.writer}.{folder.name}"
-
-
-def _remove_other_models(root: Path, work: Workdir, index: Path) -> None:
-    """Remove the copies of models that are no longer used; the used ones get their usual names, if no process may be about
-    to read them."""
-    about = read_adapted(root)
-    entries = {MODEL: about, RERANKER: about.get("reranker", {"reference": None})}
-    for name, entry in entries.items():
-        used = None if "reference" in entry else copied_model(entry, root, name)
-        for folder in _copies(root, name):
-            if folder != used:
-                shutil.rmtree(folder.rename(_aside(work, folder)))
-        if used is None or used.name == name or locks.is_read(index):
-            continue
-        with contextlib.suppress(PermissionError):  # Windows, where it is read
-            used.rename(root / name)
-    renamed = [
-        entry for entry in entries.values() if not (root / str(entry.get("model_folder", ""))).is_dir()
-    ]
-    if renamed:
-        for entry in renamed:
-            entry.pop("model_folder")
-        work.write_json(ADAPTED, about)
-
-
-def _copies(root: Path, name: str) -> list[Path]:
-    """The folders of copied models: `name`, and those beside it."""
-    pattern = re.compile(rf"{name}(-\d+)?")
-    return sorted(
-        folder for folder in root.iterdir() if pattern.fullmatch(folder.name) and is_own_directory(folder)
-    )
-
-
 def _copy_of(source: str, root: Path, name: str) -> Path | None:
     """The folder that is a copy of this model."""
-    folders = _copies(root, name)
+    folders = generations(root, name)
     digest = model_digest(locate(source).root) if folders else ""
     return next((folder for folder in folders if model_digest(folder) == digest), None)
 
 
 def _new_folder(root: Path, name: str) -> Path:
     """The folder for another copy: what is searched with stays as it is until `adapted.json` names the other one."""
-    if not is_adapted(root):
-        return root / name
-    folders = (root / (name if number == 1 else f"{name}-{number}") for number in itertools.count(1))
-    return next(folder for folder in folders if not folder.exists())
-
-
-def _next(now: Path) -> Path:
-    """The folder of the index after this one: index, index-2, index-3, …"""
-    number = int(now.name.partition("-")[2] or 1)
-    return now.with_name(f"{INDEX}-{number + 1}")
+    folders = generations(root, name)
+    return next_generation(folders[-1]) if folders else root / name
 
 
 def _others(folder: Path, recipe: Recipe) -> list[Path]:

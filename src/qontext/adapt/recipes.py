@@ -11,9 +11,9 @@ from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.corpus.language import natural
 from qontext.evaluation.holdout import ASKED
-from qontext.retrieve.adapted import DENSE, RERANKER_WEIGHT, TOKEN_WEIGHT
+from qontext.retrieve.directory import DENSE
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
-from qontext.retrieve.system import ENCODERS, SYSTEMS, System
+from qontext.retrieve.system import ENCODERS, RERANKER_WEIGHT, SYSTEMS, TOKEN_WEIGHT, WEIGHTS, System
 from qontext.workflow.recipe import Recipe, Step, as_path
 
 MEASURES = "nDCG@10 MRR@10 R@100"
@@ -24,8 +24,6 @@ MOST_ASKED = 2_000
 INITIAL_SHARE, MIXED_PASSES = 0.5, 1.5
 """Share of the original encoder in the adapted one, and the planned passes over the passages from which on they are
 mixed."""
-WEIGHTS = (0.6, 0.4)
-"""Weights of BM25 and the dense run in their fusion, without labels to tune them."""
 
 
 def training_recipe(request: Request, plan: Plan) -> Recipe:

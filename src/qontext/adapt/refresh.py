@@ -13,7 +13,7 @@ from qontext.frame import files, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Pipeline
-from qontext.retrieve.adapted import ADAPTED, is_adapted
+from qontext.retrieve.directory import ADAPTED, is_adapted
 
 
 class RefreshConfig(StageConfig):

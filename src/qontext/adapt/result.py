@@ -10,7 +10,7 @@ from typing import Any
 
 from qontext.adapt.verdict import Verdict
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import read_adapted
+from qontext.retrieve.directory import read_adapted
 from qontext.retrieve.searcher import Searcher
 
 

@@ -23,7 +23,7 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
-from qontext.retrieve.adapted import ADAPTED, LOCK, PLAN, STARTS, is_adapted, model_of
+from qontext.retrieve.directory import ADAPTED, LOCK, PLAN, STARTS, is_adapted, model_of, write_adapted
 
 if TYPE_CHECKING:
     from qontext.adapt.result import Adapted
@@ -257,9 +257,8 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         "expected_seconds": round(plan.expected, 1),
     }
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
-    work.write_json(ADAPTED, about)
+    write_adapted(root, about)
     planned = planned.carried_out(work)
-    publish.remove_others(root)
     model = model if reference else model_of(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening, plan)

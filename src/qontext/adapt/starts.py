@@ -27,7 +27,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import json_digest, read_json
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import encoder_for, shown_name
-from qontext.retrieve.adapted import STARTS
+from qontext.retrieve.directory import STARTS
 from qontext.retrieve.system import System, label_of
 
 WHOLE = System("start", words=True, tokens=True).name

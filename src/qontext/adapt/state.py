@@ -35,7 +35,7 @@ from qontext.frame.files import read_json
 from qontext.frame.fingerprint import Entry, places
 from qontext.frame.inputs import digest_of
 from qontext.models.reference import default_encoder
-from qontext.retrieve.adapted import ADAPTED, PLAN, index_of, is_adapted
+from qontext.retrieve.directory import ADAPTED, PLAN, index_of, is_adapted
 from qontext.workflow.recipe import read_recipe
 
 RECIPE = "recipe.toml"

@@ -26,13 +26,13 @@ from qontext.frame import artifacts, execution, files, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import Stage
-from qontext.retrieve.adapted import (
-    ADAPTED,
+from qontext.retrieve.directory import (
     index_of,
     is_adapted,
     read_adapted,
     reranker_of,
     verify_model,
+    write_adapted,
 )
 from qontext.retrieve.system import System
 from qontext.workflow.recipe import read_recipe
@@ -109,7 +109,7 @@ def run(
         changes = changed_documents(earlier / "passages", index / "passages")
     except (QontextError, OSError) as error:
         raise still_answers(error, root) from None
-    work.write_json(ADAPTED, {**about, "index": index.name})
+    write_adapted(root, {**about, "index": index.name})
     share = publish.new_share(root, index / "passages")
     sentences = about["searching"].get("sentences", ())
     for sentence in (*sentences, *about_share(share, absent, trained=before.plan.trains)):
@@ -117,7 +117,6 @@ def run(
     if trains_again(share, absent):
         return None
     replace(before, claim=claim).write(work)
-    publish.remove_others(root)
     vectors = artifacts.open_artifact(index / "vectors").summary
     split = artifacts.open_artifact(index / "passages").summary
     row: dict[str, Any] = {

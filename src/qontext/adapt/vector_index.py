@@ -11,7 +11,7 @@ from qontext.frame import artifacts
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.retrieve.adapted import DENSE
+from qontext.retrieve.directory import DENSE
 from qontext.retrieve.index import BACKENDS, check_found
 
 SLOW = 0.1

@@ -155,7 +155,7 @@ def _column(part: Any, dimension: int) -> dict[str, Any]:
 
 def _vectors(source: Path) -> Path:
     """The vectors of what is exported."""
-    from qontext.retrieve.adapted import index_of, is_adapted
+    from qontext.retrieve.directory import index_of, is_adapted
 
     if is_adapted(source):
         return index_of(source) / "vectors"
@@ -265,7 +265,7 @@ def encoder_of(source: str, packages: Sequence[str]) -> Retriever:
     """The encoder of one vector; of a directory of `adapt`, its model."""
     from qontext.models.folder import locate
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.adapted import is_adapted, model_of
+    from qontext.retrieve.directory import is_adapted, model_of
 
     for package in packages:
         if find_spec(package) is None:

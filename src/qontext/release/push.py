@@ -103,7 +103,7 @@ def run(settings: PushConfig) -> dict[str, Any]:
 
 def model_folder(path: Path) -> Path:
     """The model's folder: of a directory of `adapt`, its folder `model`."""
-    from qontext.retrieve.adapted import MODEL, copied_model, is_adapted, read_adapted
+    from qontext.retrieve.directory import MODEL, copied_model, is_adapted, read_adapted
 
     if is_adapted(path):
         folder = copied_model(read_adapted(path), path, MODEL)
@@ -149,7 +149,7 @@ def _is_uploaded(name: Path) -> bool:
 
 def figures_of(directory: Path, scores: Sequence[str]) -> list[dict[str, Any]]:
     """The figures of `evaluate` directories, and those of the encoder alone that `adapt` measured."""
-    from qontext.retrieve.adapted import is_adapted, read_adapted
+    from qontext.retrieve.directory import is_adapted, read_adapted
     from qontext.retrieve.system import System
 
     figures: list[dict[str, Any]] = []

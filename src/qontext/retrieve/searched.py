@@ -17,10 +17,10 @@ from qontext.frame.config import Asks, DeviceConfig, Input, Seed, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import PartsConfig
 from qontext.retrieve import outside
-from qontext.retrieve.adapted import fingerprint_of, is_adapted
 from qontext.retrieve.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import is_documents, prepare
 from qontext.retrieve.ask.questions import GroupBy, by_document
+from qontext.retrieve.directory import fingerprint_of, is_adapted
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
 from qontext.retrieve.searcher import Searcher

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any, get_args
 from qontext.data.places import Found, Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError, choose, printable
-from qontext.retrieve.adapted import AdaptedFolder
 from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
 from qontext.retrieve.ask.in_memory import InMemory
 from qontext.retrieve.ask.questions import GroupBy, SystemParts, by_document, rank, text_of
+from qontext.retrieve.open import AdaptedFolder
 from qontext.retrieve.rankers import CANDIDATES, Among
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName

@@ -26,6 +26,12 @@ SystemName = Literal[
     "adapted", "hybrid", "tokens", "reranked", "tokens-reranked",
 ]  # fmt: skip
 
+WEIGHTS = (0.6, 0.4)
+"""Weights of BM25 and of the vectors, without labels to tune them."""
+TOKEN_WEIGHT = 0.5
+"""Weight of the comparison by tokens beside both."""
+RERANKER_WEIGHT = 0.8
+"""Weight of a cross-encoder's scores beside those of the system that finds its candidates."""
 ENCODERS: tuple[EncoderName, ...] = ("start", "adapted")
 _LABELS = {"start": "original encoder", "adapted": "adapted encoder"}
 

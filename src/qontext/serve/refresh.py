@@ -18,8 +18,8 @@ from typing import Any
 from qontext.adapt.follow import has_changed, watched
 from qontext.frame import log, trust
 from qontext.frame.errors import QontextError, missing_extra
-from qontext.retrieve.adapted import ADAPTED, index_of, is_adapted
 from qontext.retrieve.ask.prepared import is_cached
+from qontext.retrieve.directory import ADAPTED, index_of, is_adapted
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 

@@ -19,14 +19,15 @@ from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind, locate
 from qontext.models.reference import model_digest
 from qontext.models.retriever import Retriever
-from qontext.retrieve.adapted import PLAN, AdaptedFolder, dense_index, is_adapted, reranker_of
 from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
 from qontext.retrieve.ask.prepared import cache_of, is_documents
 from qontext.retrieve.ask.questions import GroupBy, NoSuchPart, SystemParts, by_document, rank, text_of
+from qontext.retrieve.directory import PLAN, dense_index, is_adapted, reranker_of
 from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.index.load import encoder_of, fit, open_index, open_searchable, passage_length
+from qontext.retrieve.open import AdaptedFolder
 from qontext.retrieve.rankers import Among, IndexRanker, Ranker, everything
 from qontext.retrieve.snippets import SNIPPET, snippet
 from qontext.retrieve.system import EncoderName, System

@@ -156,7 +156,7 @@ def make_app(service: Service, config: ServeConfig, policy: Any) -> Any:
     """The ASGI application."""
     from importlib.util import find_spec
 
-    from qontext.retrieve.adapted import is_adapted
+    from qontext.retrieve.directory import is_adapted
     from qontext.serve.app import create_app
     from qontext.serve.runs import Runs
     from qontext.serve.systems import path_of

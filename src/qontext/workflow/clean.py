@@ -13,9 +13,10 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import shown_size
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.adapted import PLAN, AdaptedFolder, index_of, is_adapted, read_adapted
 from qontext.retrieve.ask.evidence import calibration
 from qontext.retrieve.ask.questions import NoSuchPart
+from qontext.retrieve.directory import PLAN, index_of, is_adapted, read_adapted
+from qontext.retrieve.open import AdaptedFolder
 from qontext.workflow.show import size_of
 
 REMOVED = {

@@ -28,7 +28,7 @@ from qontext.models.folder import locate
 from qontext.models.tokenizer import check_tokenizer_files
 from qontext.queries.generate import GenerateConfig
 from qontext.queries.generators.file import read_queries_by_passage
-from qontext.retrieve.adapted import is_adapted
+from qontext.retrieve.directory import is_adapted
 from qontext.retrieve.index.build import IndexConfig
 
 FILES = {

@@ -16,7 +16,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import shown_size
 from qontext.frame.stages import Report
 from qontext.models.reference import shown_name
-from qontext.retrieve.adapted import (
+from qontext.retrieve.directory import (
     ADAPTED,
     INDEX,
     MODEL,

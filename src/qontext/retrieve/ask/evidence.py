@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qontext.frame import artifacts, log
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
-from qontext.retrieve.adapted import WITHOUT_TORCH
 from qontext.retrieve.analyzer import lower_words_of, term_of
 from qontext.retrieve.ask.questions import NoSuchPart
 from qontext.retrieve.ask.tokens import TokenMatch, matched_tokens
+from qontext.retrieve.open import WITHOUT_TORCH
 from qontext.retrieve.rankers import (
     CANDIDATES,
     Among,
@@ -43,8 +43,8 @@ from qontext.retrieve.snippets import sentences_of
 if TYPE_CHECKING:
     from qontext.data.places import Found
     from qontext.data.runs import Run
-    from qontext.retrieve.adapted import AdaptedFolder
     from qontext.retrieve.bm25 import Bm25
+    from qontext.retrieve.open import AdaptedFolder
 
 CALIBRATION = "calibration.json"
 """The file of a directory of `adapt` with the evidence for the answers of its held-out questions, in ascending order."""

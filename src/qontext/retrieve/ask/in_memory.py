@@ -11,17 +11,14 @@ from typing import TYPE_CHECKING, Any
 
 from qontext.data.places import Found
 from qontext.frame.errors import QontextError
-from qontext.retrieve.adapted import ADAPTED, INDEX
+from qontext.retrieve.directory import INDEX, write_adapted
 from qontext.retrieve.rankers import Among, Fused, IndexRanker, Ranker, everything
-from qontext.retrieve.system import System
+from qontext.retrieve.system import WEIGHTS, System
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
     from qontext.models.retriever import Retriever
     from qontext.retrieve.index import Index
-
-WEIGHTS = (0.5, 0.5)
-"""The weights of BM25 and of the vectors, without labels to tune them."""
 
 
 class InMemory:
@@ -94,7 +91,6 @@ class InMemory:
 
     def _save(self, root: Path) -> None:
         from qontext.frame.execution import command
-        from qontext.frame.workdir import Workdir
         from qontext.models.reference import refer
 
         folder = root / INDEX
@@ -112,7 +108,7 @@ class InMemory:
             command("encode")(passages, encoder=name, device=self.device, out=folder / "vectors")
             about |= {"encoder": "start", "weights": list(WEIGHTS)}
             about |= {"read_tokens": self.encoder.max_length, "reference": refer(name, root)}
-        Workdir(root).write_json(ADAPTED, about)
+        write_adapted(root, about)
 
     def _write_passages(self, out: Path) -> None:
         """Write the passages as `split` does."""

@@ -21,7 +21,7 @@ from qontext.frame.config import existing
 from qontext.frame.errors import QontextError
 from qontext.frame.files import cache_folder, digest_of
 from qontext.models.reference import default_encoder
-from qontext.retrieve.adapted import PLAN, is_adapted, read_adapted
+from qontext.retrieve.directory import PLAN, is_adapted, read_adapted
 
 PATIENCE = 5.0
 """Seconds that a search waits for another process that updates the index."""

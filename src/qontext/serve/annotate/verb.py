@@ -17,7 +17,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of
 from qontext.frame.kinds import resolve
 from qontext.frame.stages import Server
-from qontext.retrieve.adapted import is_adapted, read_adapted
+from qontext.retrieve.directory import is_adapted, read_adapted
 from qontext.serve.verb import require
 
 if TYPE_CHECKING:
