@@ -44,7 +44,6 @@ SLOW: dict[str, list[str]] = {
         "workflow/test_recipe.py::test_an_interrupted_step_resumes",
     ],
     "starts a command at a terminal": [
-        "retrieve/test_page.py::test_at_a_terminal_a_plain_folder_is_asked_and_a_passage_opened",
     ],
     "drives a browser": [
         "evaluation/test_report.py::test_in_a_real_browser",

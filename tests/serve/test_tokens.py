@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -14,8 +13,6 @@ from tests.serve.conftest import World
 from qontext import api
 from qontext.data.collection import read_queries
 from qontext.data.runs import Run, read_run
-from qontext.retrieve.ask.tokens import matched_tokens
-from qontext.retrieve.rankers import TokenReranked
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.systems import Opener
 
@@ -78,37 +75,6 @@ def test_tokens_change_the_order(world: World, root: Path, by_verbs: Run, tmp_pa
         [hit.passage for hit in both[query]] != [hit.passage for hit in by_verbs[query][:10]]
         for query in both.queries
     )
-
-
-def test_the_tokens_that_met_are_shown(world: World, root: Path) -> None:
-    """Alike in the searcher, which encodes the question in NumPy, and in the server, which does so in torch."""
-    question = next(iter(read_queries(world.folder / "data").values()))
-    searcher, opened = Searcher(root, device="cpu"), Opener(**FP32).open("mine", str(root))[0]
-    answers = searcher.search(question, 3, explain=True)
-    served = opened.evidence(question, opened.search([question], 3)[0])
-    for answer, other in zip(answers, served, strict=True):
-        assert answer.evidence is not None and answer.evidence.parts[-1].part == "tokens"
-        met, text = answer.evidence.tokens, f"{answer.title} {answer.text}"
-        words = re.findall(r"\w+", question)
-        assert [match.token for match in met] == words
-        assert all(match.met in text for match in met)
-        assert [match[:2] for match in met] == [match[:2] for match in other.tokens]
-        assert [m.similarity for m in met] == pytest.approx([m.similarity for m in other.tokens], abs=2e-3)
-        assert answer.as_json()["evidence"]["tokens"][0] == met[0]._asdict()
-        assert any(line.startswith(f"tokens: {words[0]} → ") for line in answer.evidence.lines())
-
-
-def test_the_similarity_of_a_word_is_the_mean_of_its_tokens(root: Path) -> None:
-    searcher = Searcher(root, device="cpu")
-    ranker = searcher.collection.ranker()
-    assert isinstance(ranker, TokenReranked)
-    answer = searcher.search("the mill grinds flour", 1)[0]
-    passage = searcher.collection.find({answer.id})[answer.id].passage
-    (vectors,) = ranker.encoder.token_vectors(["grinds"], "query")
-    best = ranker.bits.products(vectors, answer.id).max(1)
-    ((match,), other) = matched_tokens(ranker, "grinds", [passage, passage._replace(text="other")])
-    assert match.similarity == pytest.approx(best.mean(), abs=1e-3)
-    assert other == [], "not what was encoded"
 
 
 def test_similar_passages_can_be_searched(root: Path) -> None:

@@ -4,12 +4,9 @@ from a prompt or a pipe."""
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import partial
-from importlib.util import find_spec
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
@@ -71,22 +68,6 @@ class Asking(NamedTuple):
         return searcher.search(question, self.k, self.where, group=self.group, **settings)
 
 
-def has_page() -> bool:
-    """True if people ask at a terminal, and textual is installed."""
-    is_terminal = sys.stdin.isatty() and sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return is_terminal and log.is_shown() and find_spec("textual") is not None
-
-
-def show_page(searcher: Searcher, how: Asking) -> list[dict[str, Any]]:
-    """The questions that were asked on the page, with their answers."""
-    from qontext.retrieve.ask.page import SearchPage
-
-    path_of = getattr(searcher.collection, "path_of", lambda place: None)
-    page = SearchPage(partial(how.ask, searcher), captions, lambda one: path_of(one.place))
-    page.run()
-    return page.asked
-
-
 def answer(searcher: Searcher, question: str, how: Asking) -> list[dict[str, Any]]:
     """Answer one question: show the passages, and return them as JSON."""
     answers = how.ask(searcher, question)
@@ -109,10 +90,7 @@ def show_files(searcher: Searcher, answers: list[Answer]) -> None:
 
 
 def converse(searcher: Searcher, how: Asking) -> dict[str, Any]:
-    """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it. At a
-    terminal that is a page, if the package for it is installed."""
-    if has_page() and not how.settings.files:
-        return {"questions": show_page(searcher, how)}
+    """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it."""
     questions = []
     for question in _questions():
         try:
@@ -138,9 +116,7 @@ def _questions() -> Iterator[str]:
         return
     with contextlib.suppress(ImportError):  # Python may be built without it
         import readline  # noqa: F401 -- gives `input` its history
-    log.note(
-        "Ask a question; an empty line or Ctrl-D ends. (A page instead: pip install 'qontext[terminal]')"
-    )
+    log.note("Ask a question; an empty line or Ctrl-D ends.")
     while True:
         try:
             line = input("> ").strip()

@@ -2,7 +2,7 @@
 
 words     the words of the question that the passage has, each with its part of the score of BM25
 meaning   the sentence of the passage whose vector is nearest to that of the question
-tokens    the rank after the comparison token by token, and the word of the passage that each word of the question met
+tokens    the rank after the comparison token by token
 reranker  the rank after the cross-encoder
 
 The scores of different questions are not comparable. What is comparable is how many of the questions that `adapt` held out
@@ -17,7 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -26,7 +25,6 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.retrieve.analyzer import lower_words_of, term_of
 from qontext.retrieve.ask.questions import NoSuchPart
-from qontext.retrieve.ask.tokens import TokenMatch, matched_tokens
 from qontext.retrieve.open import WITHOUT_TORCH
 from qontext.retrieve.rankers import (
     CANDIDATES,
@@ -72,8 +70,6 @@ class Evidence:
     sentence: str = ""
     """The sentence of the passage whose vector is nearest to that of the question."""
     similarity: float | None = None
-    tokens: tuple[TokenMatch, ...] = ()
-    """The words of the question whose tokens met tokens of the passage."""
 
     def as_json(self) -> dict[str, Any]:
         """The evidence as JSON."""
@@ -82,8 +78,6 @@ class Evidence:
             own["words"] = [{"word": word, "weight": weight} for word, weight in self.words.items()]
         if self.sentence:
             own |= {"sentence": self.sentence, "similarity": self.similarity}
-        if self.tokens:
-            own["tokens"] = [match._asdict() for match in self.tokens]
         return own
 
     @classmethod
@@ -91,8 +85,7 @@ class Evidence:
         """The inverse of `as_json`."""
         words = {row["word"]: row["weight"] for row in fields.get("words", ())}
         parts = tuple(FoundBy(**part) for part in fields["parts"])
-        tokens = tuple(TokenMatch(**match) for match in fields.get("tokens", ()))
-        return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"), tokens)
+        return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"))
 
     def lines(self) -> list[str]:
         """The evidence for people, a line for each part that says more than its rank."""
@@ -102,9 +95,6 @@ class Evidence:
             shown.append("words: " + ", ".join(f"{word} {weight:.2f}" for word, weight in self.words.items()))
         if self.sentence:
             shown.append(f"nearest sentence ({self.similarity:.2f}): {self.sentence}")
-        if self.tokens:
-            met = (f"{match.token} → {match.met} {match.similarity:.2f}" for match in self.tokens)
-            shown.append("tokens: " + ", ".join(met))
         return shown
 
 
@@ -135,19 +125,17 @@ def evidence(
     parts = parts_of(ranker)
     runs = {name: part.rank({"q": question}, CANDIDATES, among=among) for name, part in parts.items()}
     ranks = {name: _ranks(run) for name, run in runs.items()}
-    words, meaning, compared = (parts.get(name) for name in ("words", "meaning", "tokens"))
+    words, meaning = parts.get("words"), parts.get("meaning")
     bm25 = getattr(words.index, "bm25", None) if isinstance(words, IndexRanker) else None
     encoder = meaning.encoder if isinstance(meaning, IndexRanker) else None
     query = None if encoder is None else encoder.encode([question], "query")
-    passages = [hit.passage for hit in hits]
-    met = matched_tokens(compared, question, passages) if isinstance(compared, TokenReranked) else repeat([])
     shown = []
-    for hit, tokens in zip(hits, met):
+    for hit in hits:
         id = hit.passage.id
         nearest = _nearest(query, hit.passage.text, hit.sentences, encoder)
         by = tuple(FoundBy(name, *ranks[name].get(id, (None, None))) for name in parts)
         own = {} if bm25 is None else matched_words(bm25, question, id)
-        shown.append(Evidence(by, own, *nearest, tuple(tokens)))
+        shown.append(Evidence(by, own, *nearest))
     return shown
 
 
