@@ -43,8 +43,7 @@ SLOW: dict[str, list[str]] = {
         "serve/test_vote_kills.py",
         "workflow/test_recipe.py::test_an_interrupted_step_resumes",
     ],
-    "starts a command at a terminal": [
-    ],
+    "starts a command at a terminal": [],
     "drives a browser": [
         "evaluation/test_report.py::test_in_a_real_browser",
         "serve/test_annotate.py::test_two_people_annotate_in_browsers",

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,12 +17,11 @@ from qontext.data.records import Hit
 from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.retrieve.ask import questions
-from qontext.retrieve.ask.evidence import _statistic, matched_words
+from qontext.retrieve.ask.evidence import matched_words
 from qontext.retrieve.ask.questions import SubQuery, joined, parse
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.fuse import hybrid
 from qontext.retrieve.searcher import Answer, Searcher, neighbors
-from qontext.retrieve.system import System
 
 TEXTS = ["The mill grinds flour for bread.", "A boat crosses the river.", "The oven bakes bread. It is hot."]
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
@@ -64,8 +61,6 @@ def test_words_are_explained_by_their_weights() -> None:
 def test_words_are_those_of_the_analyzer(analyzer: str, text: str, question: str, words: set[str]) -> None:
     bm25 = Bm25.build([text, "a boat"], analyzer=analyzer)
     assert matched_words(bm25, question, "0").keys() == words
-    folder: Any = SimpleNamespace(system=System(words=True), lexical=SimpleNamespace(bm25=bm25))
-    assert _statistic(folder, question, "0", None, "q") > 0.2
 
 
 def test_a_question_is_encoded_once_for_all_its_hits(finished: Any, monkeypatch: Any) -> None:  # noqa: F811
@@ -104,44 +99,11 @@ def test_the_best_sentence_is_named() -> None:
     assert answer.sentence == "It is hot." and answer.as_json()["sentence"] == "It is hot."
 
 
-def test_strength_is_the_share_of_weaker_held_out_answers(finished: Any, tmp_path: Path) -> None:  # noqa: F811
-    out = Path(shutil.copytree(finished.out, tmp_path / "made"))
-    searcher = Searcher(out)
-    strong = searcher.search(QUESTION, k=5, min_score=0.0)
-    assert all(answer.strength is not None and 0 <= answer.strength <= 1 for answer in strong)
-    values = json.loads((out / "calibration.json").read_text())["evidence"]
-    assert values == sorted(values) and len(values) >= 20
-    assert list(searcher.search("quantum chromodynamics of gluons", k=5, min_score=0.9)) == [], (
-        "nothing was found"
-    )
-    assert [a.id for a in searcher.search(QUESTION, k=5, min_score=0.0)] == [
-        a.id for a in searcher.search(QUESTION, k=5)
-    ]
-
-
-def test_strength_by_people_is_that_of_the_questions_whose_answers_they_judged(
-    finished: Any,  # noqa: F811
-    tmp_path: Path,
-) -> None:
-    out = Path(shutil.copytree(finished.out, tmp_path / "made"))
-    about = json.loads((out / "adapted.json").read_text())
-    split = about["verdict"]["split"]
-    about["verdict"] |= {"split": "judged", "people": split}
-    (out / "adapted.json").write_text(json.dumps(about))
-    (out / "calibration.json").unlink(missing_ok=True)
-    assert Searcher(out).search(QUESTION, k=5, min_score=0.0)
-    record = json.loads((out / "calibration.json").read_text())
-    assert record["of"][-1] == split
-    (out / "calibration.json").write_text(json.dumps({"of": [*record["of"][:2], "other"], "evidence": [9.0]}))
-    Searcher(out).search(QUESTION, k=5, min_score=0.0)
-    assert json.loads((out / "calibration.json").read_text()) == record, "of other questions"
-
-
-def test_strength_needs_held_out_questions(folder: Path) -> None:
-    with pytest.raises(QontextError, match="questions that 'qontext adapt' held out"):
-        Searcher(folder / "made").search("stair", min_score=0.5)
-    with pytest.raises(QontextError, match="directory of 'qontext adapt'"):
-        Searcher.build(TEXTS).search("mill", min_score=0.5)
+def test_answers_below_the_lowest_score_are_left_out() -> None:
+    searcher = Searcher.build(TEXTS)
+    first, second = searcher.search("bread from the mill")
+    assert list(searcher.search("bread from the mill", min_score=first.score)) == [first]
+    assert len(searcher.search("bread from the mill", min_score=second.score)) == 2
 
 
 def test_a_document_is_found_once_by_its_best_passage(folder: Path) -> None:

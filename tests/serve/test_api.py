@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import json
 import re
-import shutil
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,7 +23,6 @@ from qontext.retrieve.searcher import Searcher
 from qontext.serve.batching import LARGEST
 from qontext.serve.pages import highlight
 from qontext.serve.passages import FieldFilter, Passages
-from qontext.serve.service import Service
 from qontext.serve.systems import Opener, ServedSystem, reranked
 
 QUESTION = "Which lamp was repaired by masons after a storm?"
@@ -354,31 +351,11 @@ def test_an_explanation_is_computed_in_parts(site: Running, monkeypatch: pytest.
     assert [hit["evidence"]["parts"][-1]["rank"] for hit in hits] == list(range(1, 71))
 
 
-def test_strength_is_that_of_the_filtered_search(world: World, tmp_path: Path) -> None:
-    root = shutil.copytree(world / "mine", tmp_path / "mine")
-    known = np.linspace(-1, 2, 1001).tolist()
-    record = {"of": ["index", "hybrid-start", "generated"], "evidence": known}
-    (root / "calibration.json").write_text(json.dumps(record))
-    (system, *_) = Opener(device="cpu", precision="fp32").open("mine", str(root))
-    only = FieldFilter(where=("year>=2020",))
-    hits = system.search([QUESTION], 30, only)[0]
-    expected = Searcher(root, device="cpu").search(QUESTION, 30, only.where, min_score=0)
-    values = system.strengths(QUESTION, hits, only)
-    assert values == pytest.approx([answer.strength for answer in expected], abs=0.01)
-    assert system.strengths(QUESTION, hits) != values, "some are not among the best of all passages"
-    least = sorted(values)[15]
-    service = Service([system])
-    try:
-        strong = asyncio.run(service.search(system, [QUESTION], 30, only, min_score=least)).hits[0]
-    finally:
-        service.close()
-    assert strong == [hit for hit, value in zip(hits, values) if value >= least]
-
-
-def test_a_directory_without_strengths_is_not_named(site: Running, world: World) -> None:
-    for system in ("mine", "bm25"):
-        answer = site.http.post("/v1/search", json={"query": "storm", "system": system, "min_score": 0.5})
-        assert answer.status_code == 400 and str(world.folder) not in answer.text
+def test_hits_below_the_lowest_score_are_left_out(site: Running) -> None:
+    hits = search(site, query="storm", k=10)["results"][0]["hits"]
+    least = hits[4]["score"]
+    kept = search(site, query="storm", k=10, min_score=least)["results"][0]["hits"]
+    assert kept == [hit for hit in hits if hit["score"] >= least]
 
 
 def test_pages_keep_lines_of_code_and_tell_equal_titles_apart(serve: Serve, tmp_path: Path) -> None:

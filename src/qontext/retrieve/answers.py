@@ -41,9 +41,8 @@ class AskConfig(StageConfig):
     """Show what found each answer: its rank in each part of the system, the words that matched with their weights, and the
     sentence nearest to the question."""
 
-    min_score: Annotated[float | None, Action()] = Field(None, ge=0, le=1)
-    """Leave out answers with weak evidence, in a directory of `adapt`. With 0.05, the threshold is so high that it would
-    leave out one in twenty right answers to the questions that were held out."""
+    min_score: Annotated[float | None, Action()] = None
+    """Leave out answers with a lower score. Scores of different questions are not comparable."""
 
     context: Annotated[int, Action()] = Field(0, ge=0, le=100)
     """Number of neighboring passages to show on either side of an answer."""
@@ -149,8 +148,6 @@ def show(question: str, answers: list[Answer], where: Sequence[str] = ()) -> Non
         for text in (one.before, one.after):
             if text:
                 table.add_row("", Text(visible(text), style="dim"))
-        if one.strength is not None:
-            table.add_row("", Text(f"stronger than {one.strength:.0%} of the held-out answers", style="dim"))
         for line in one.evidence.lines() if one.evidence else ():
             table.add_row("", Text(visible(line), style="dim"))
     with log.results():

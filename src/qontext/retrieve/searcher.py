@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, get_args
 from qontext.data.places import Found, Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError, choose, printable
-from qontext.retrieve.ask.evidence import Evidence, evidence, strengths
+from qontext.retrieve.ask.evidence import Evidence, evidence
 from qontext.retrieve.ask.in_memory import InMemory
 from qontext.retrieve.ask.questions import GroupBy, SystemParts, by_document, rank, text_of
 from qontext.retrieve.open import AdaptedFolder
-from qontext.retrieve.rankers import CANDIDATES, Among
+from qontext.retrieve.rankers import CANDIDATES
 from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
 
@@ -47,8 +47,6 @@ class Answer:
     snippet: str = ""
     sentence: str = ""
     """The passage's best sentence for the question; empty if no word of the question is in it."""
-    strength: float | None = None
-    """The share of the held-out questions whose answer has weaker evidence, if it was asked for."""
     before: str = ""
     after: str = ""
     """The text of neighboring passages, if it was asked for."""
@@ -100,7 +98,7 @@ class Answers(list[Answer]):
         return html.table([{name: row[name] for name in used} for row in rows])
 
 
-_OPTIONAL = ("sentence", "strength", "before", "after")
+_OPTIONAL = ("sentence", "before", "after")
 _NAMES = [one.name for one in fields(Answer) if one.name not in ("place", "evidence", *_OPTIONAL)]
 """The fields of an answer, apart from its place, which has fields of its own, and those that may be empty."""
 
@@ -205,7 +203,7 @@ class Searcher:
             where: Conditions such as ``folder=guide``, which restrict the search.
             group: ``document`` for the best passage of each document only.
             explain: Whether answers have their `evidence`.
-            min_score: The least `strength` of an answer, between 0 and 1. Needs the held-out questions of `adapt`.
+            min_score: The lowest score of an answer.
             context: The number of neighboring passages whose text answers have, on either side.
         """
         if not isinstance(question, str):
@@ -220,11 +218,8 @@ class Searcher:
         hits = self.run({"q": question}, k, where, group=group).get("q", [])
         among = self.collection.among(tuple(where))
         text = text_of(question)
-        measured: dict[str, float] = {}
         if min_score is not None:
-            ids = [hit.passage for hit in hits]
-            measured = dict(zip(ids, self._strengths(text, ids, among)))
-            hits = [hit for hit in hits if measured[hit.passage] >= min_score]
+            hits = [hit for hit in hits if hit.score >= min_score]
         passages = self.collection.find({hit.passage for hit in hits})
         around = self._around([passages[hit.passage] for hit in hits], context) if context else {}
         how: dict[str, Any] = {}
@@ -238,18 +233,13 @@ class Searcher:
             fields = (p.id, p.doc, p.title, p.text, place.within(p.text, shown.begin, shown.end), shown.text)
             before, after = around.get(p.id, ("", ""))
             sentence = "" if shown.is_whole else " ".join(p.text[shown.begin : shown.end].split())
-            more = {"sentence": sentence, "strength": measured.get(p.id), "before": before, "after": after}
+            more = {"sentence": sentence, "before": before, "after": after}
             answers.append(Answer(number, round(hit.score, 6), *fields, **more))  # type: ignore[arg-type]
         if explain:
             opened = [passages[answer.id] for answer in answers]
             found = evidence(text, opened, self.collection.ranker(), among=among)
             answers = Answers(replace(answer, evidence=one) for answer, one in zip(answers, found))
         return answers
-
-    def _strengths(self, text: str, ids: Sequence[str], among: Among) -> list[float]:
-        if not isinstance(self.collection, AdaptedFolder):
-            raise QontextError("only a directory of 'qontext adapt' knows how strong a hit is")
-        return strengths(self.collection, text, ids, among)
 
     def _around(self, found: Sequence[Found], count: int) -> dict[str, tuple[str, str]]:
         """Passage → the texts of so many passages of its document before and after it."""

@@ -57,9 +57,8 @@ class SearchRequest(Body):
     """Return only passages of this source, or of several, separated by `|`."""
     group: Literal["passage", "document"] = "passage"
     """`document`: only the best passage of each document."""
-    min_score: float | None = Field(None, ge=0, le=1)
-    """Leave out passages with weak evidence: with 0.05, one in twenty right answers to the questions that `adapt` held out
-    would be left out."""
+    min_score: float | None = None
+    """Leave out passages with a lower score."""
     explain: bool = False
     """Say of each passage what found it."""
 

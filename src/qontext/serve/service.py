@@ -118,25 +118,8 @@ class Service:
             texts,
         )
         if min_score is not None:
-            hits = await self._strong(system, texts, hits, only, min_score)
+            hits = [[hit for hit in ranking if hit.score >= min_score] for ranking in hits]
         return TimedHits(hits, time.perf_counter() - started)
-
-    async def _strong(
-        self,
-        system: ServedSystem,
-        texts: list[str],
-        hits: list[list[ServedHit]],
-        only: FieldFilter,
-        least: float,
-    ) -> list[list[ServedHit]]:
-        """The hits whose evidence is strong enough."""
-
-        def measure(pairs: list[tuple[str, list[ServedHit]]]) -> list[list[ServedHit]]:
-            strong = [zip(found, system.strengths(text, found, only)) for text, found in pairs]
-            return [[hit for hit, strength in one if strength >= least] for one in strong]
-
-        key = ("strengths", id(system), only, least)
-        return await self.batcher.run(key, measure, list(zip(texts, hits)))
 
     async def explain(
         self, system: ServedSystem, text: str, hits: list[ServedHit], only: FieldFilter

@@ -19,9 +19,9 @@ from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind, locate
 from qontext.models.reference import model_digest
 from qontext.models.retriever import Retriever
-from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of, strengths
+from qontext.retrieve.ask.evidence import Evidence, evidence, parts_of
 from qontext.retrieve.ask.prepared import cache_of, is_documents
-from qontext.retrieve.ask.questions import GroupBy, NoSuchPart, SystemParts, by_document, rank, text_of
+from qontext.retrieve.ask.questions import GroupBy, SystemParts, by_document, rank, text_of
 from qontext.retrieve.directory import PLAN, dense_index, is_adapted, reranker_of
 from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
 from qontext.retrieve.index import Array, How, Index
@@ -114,14 +114,6 @@ class ServedSystem:
         among = self._among(only)
         with answering():
             return evidence(text_of(question), opened, self.ranker, among=among)
-
-    def strengths(self, question: str, hits: Ranking, only: FieldFilter | None = None) -> list[float]:
-        """The shares of the held-out questions whose answers have weaker evidence."""
-        if self.directory is None:
-            raise NoSuchPart("only a directory of 'qontext adapt' knows how strong a hit is")
-        ids, among = [self.passages[hit.number].id for hit in hits], self._among(only)
-        with answering():
-            return strengths(self.directory, text_of(question), ids, among)
 
     def matched(self, hit: ServedHit, question: str, most: int = SNIPPET) -> Matched:
         """The snippet of a result, and the place of its best sentence."""

@@ -13,7 +13,6 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import shown_size
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.ask.evidence import calibration
 from qontext.retrieve.ask.questions import NoSuchPart
 from qontext.retrieve.directory import PLAN, index_of, is_adapted, read_adapted
 from qontext.retrieve.open import AdaptedFolder
@@ -98,16 +97,6 @@ def _strange(folder: Path) -> Iterator[Path]:
             yield child
 
 
-def _calibrate(root: Path) -> None:
-    """Compute what --min-score reads of the steps, as long as they are there."""
-    try:
-        calibration(AdaptedFolder(root, device="cpu"))
-    except NoSuchPart:
-        return  # there was no --min-score before, either
-    except QontextError as error:
-        log.warn(f"search --min-score will not work any more: {error}")
-
-
 def _aside(root: Path, name: str) -> Path:
     """The temporary name of a folder while it is removed, at which a killed command leaves the rest of it."""
     return root / f"{TEMPORARY}0.{name}"
@@ -123,7 +112,6 @@ def _remove(root: Path, names: list[str]) -> None:
             for match in (root / name).glob(f"**/{file}"):
                 locks.refuse_if_written(match.parent)
     if (root / "steps").is_dir():
-        _calibrate(root)
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
     for name in names:
