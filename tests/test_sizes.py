@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 58101,
-    "MODULES": 337,
-    "TEST_LINES": 47096,
-    "MANUAL_WORDS": 25351,
+    "LINES": 57541,
+    "MODULES": 336,
+    "TEST_LINES": 46786,
+    "MANUAL_WORDS": 25152,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

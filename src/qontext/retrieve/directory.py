@@ -70,7 +70,7 @@ class Description(TypedDict):
     model_folder: NotRequired[Annotated[str, Field(pattern=r"^model(-[0-9]+)?$")]]
     reranker: NotRequired[RerankerDescription]
     start: NotRequired[dict[str, Any]]
-    """What is known of documents that nobody surveyed."""
+    """The language of documents that nobody surveyed."""
     labels: NotRequired[int]
     starts: NotRequired[Any]
     verdict: NotRequired[dict[str, Any]]

@@ -219,7 +219,7 @@ class Searcher:
         among = self.collection.among(tuple(where))
         text = text_of(question)
         if min_score is not None:
-            hits = [hit for hit in hits if hit.score >= min_score]
+            hits = [hit for hit in hits if round(hit.score, 6) >= min_score]
         passages = self.collection.find({hit.passage for hit in hits})
         around = self._around([passages[hit.passage] for hit in hits], context) if context else {}
         how: dict[str, Any] = {}

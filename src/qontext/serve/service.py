@@ -118,7 +118,7 @@ class Service:
             texts,
         )
         if min_score is not None:
-            hits = [[hit for hit in ranking if hit.score >= min_score] for ranking in hits]
+            hits = [[hit for hit in ranking if round(hit.score, 6) >= min_score] for ranking in hits]
         return TimedHits(hits, time.perf_counter() - started)
 
     async def explain(

@@ -13,9 +13,7 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import shown_size
 from qontext.frame.stages import Cleaner
 from qontext.frame.workdir import TEMPORARY
-from qontext.retrieve.ask.questions import NoSuchPart
 from qontext.retrieve.directory import PLAN, index_of, is_adapted, read_adapted
-from qontext.retrieve.open import AdaptedFolder
 from qontext.workflow.show import size_of
 
 REMOVED = {
@@ -111,7 +109,6 @@ def _remove(root: Path, names: list[str]) -> None:
         for file in (artifacts.META, artifacts.CLAIM):
             for match in (root / name).glob(f"**/{file}"):
                 locks.refuse_if_written(match.parent)
-    if (root / "steps").is_dir():
     work = artifacts.Workdir(root)
     work.sweep(deep=False)
     for name in names:
