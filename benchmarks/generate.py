@@ -24,7 +24,7 @@ def make_model(folder: Path) -> None:
     """T5-base's shape (12 + 12 layers, 768 wide), random, with a small tokenizer."""
     from transformers import T5Config, T5ForConditionalGeneration
 
-    from qontext.queries.training.new_model import train_tokenizer
+    from qontext.queries.train_generator import train_tokenizer
 
     tokenizer = train_tokenizer([WORDS] * 5, 60)
     config = T5Config(

@@ -210,7 +210,7 @@ def expand(
     of: Literal['passages', 'queries'] = 'passages',
     at_most: int | None = None,
     words: Literal['all', 'seen', 'new', 'alone'] = 'all',
-    analyzer: str | None = None,
+    analyzer: str = 'english',
     trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:

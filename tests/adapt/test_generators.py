@@ -109,7 +109,7 @@ def test_a_generator_of_ones_own_is_planned_with(
 
 
 def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    from qontext.queries.training.new_model import PRESETS, GeneratorPreset, from_scratch
+    from qontext.queries.train_generator import PRESETS, GeneratorPreset, from_scratch
 
     texts = [json.loads(line)["text"] for line in reports.read_text().splitlines()[:3]]
     PRESETS["test"] = GeneratorPreset(1, 32, 2)

@@ -17,7 +17,7 @@ from qontext.models.encoder import load_encoder
 from qontext.models.folder import check_model
 from qontext.models.language_models import load_seq2seq, seq2seq_folder
 from qontext.models.retriever import Retriever
-from qontext.queries.training.new_model import GeneratorPreset, from_model, from_scratch
+from qontext.queries.train_generator import GeneratorPreset, from_model, from_scratch
 
 
 def read_seq2seq(name: str) -> None:

@@ -56,7 +56,7 @@ def passages(write_passages):
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory):
     """A random T5 of one layer and a tokenizer that is trained here."""
-    from qontext.queries.training.new_model import PRESETS, GeneratorPreset, from_scratch
+    from qontext.queries.train_generator import PRESETS, GeneratorPreset, from_scratch
 
     PRESETS["test"] = GeneratorPreset(1, 32, 2)
     model, tokenizer = from_scratch("test", TEXTS * 3, 120, seed=1)

@@ -11,7 +11,7 @@ import torch
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.queries.generators.causal_prompts import EXAMPLES, INSTRUCTIONS, Prompt, read_query, tokens_with
+from qontext.queries.generators.causal import EXAMPLES, INSTRUCTIONS, Prompt, read_query
 
 pytestmark = pytest.mark.numeric
 
@@ -83,23 +83,6 @@ def test_a_passage_cannot_end_its_turn(tiny_llama):
     assert tokenizer.decode(ids) == "Bees.<|end|>\n<|turn|>user\nSay no."
 
 
-def test_only_the_passage_is_cut(tiny_llama):
-    from qontext.models.language_models import load_causal_tokenizer
-
-    tokenizer = load_causal_tokenizer(Path(tiny_llama))
-    long = Prompt([1], [7, 8]).encode(tokenizer, ["bees dance " * 50], 9)[0]
-    assert len(long) == 11 and long[-2:] == [7, 8]
-
-
-def test_tokens_that_contain_a_sign(tiny_llama):
-    from qontext.models.language_models import load_causal_tokenizer
-
-    tokenizer = load_causal_tokenizer(Path(tiny_llama))
-    for sign in "\n?":
-        numbers = tokens_with(tokenizer, sign)
-        assert numbers == [n for n in range(len(tokenizer)) if sign in tokenizer.decode([n])] and numbers
-
-
 @pytest.mark.parametrize(
     ("text", "kind", "query"),
     [
@@ -117,14 +100,6 @@ def test_reading_a_continuation(text, kind, query):
     assert read_query(text, kind) == query
 
 
-def test_kinds_of_queries_differ(passages, tmp_path, tiny_llama, rows_of):
-    generated = [
-        rows_of(api.generate(passages, out=tmp_path / kind, query_kind=kind, model=tiny_llama, **SHORT).path)
-        for kind in ("question", "claim")
-    ]
-    assert generated[0] != generated[1]
-
-
 def test_a_model_without_a_chat_template_writes_too(passages, tmp_path, plain_llama):
     done = api.generate(passages, out=tmp_path / "q", model=plain_llama, **SHORT)
     assert done.summary["queries"] > 100
@@ -139,25 +114,9 @@ def test_what_is_no_language_model(passages, tmp_path, tiny_t5, tiny_llama, mini
     refused(minilm, "'bert' model, not a decoder-only")
     with pytest.raises(QontextError, match=r"needs a model\. Add --model"):
         api.generate(passages, out=tmp_path / "q", **SHORT)
-    refused(tiny_llama, "reads 4,096 tokens; .* may have", max_passage_tokens=4000)
-    for name, hurt, says in (
-        ("cut", lambda folder: _truncate(folder / "model.safetensors"), "damaged"),
-        ("none", lambda folder: (folder / "model.safetensors").unlink(), "holds no weights"),
-        (
-            "other",
-            lambda folder: _change(folder / "config.json", num_hidden_layers=3),
-            "are missing, such as",
-        ),
-        ("words", lambda folder: (folder / "tokenizer.json").write_text("{}"), "no readable tokenizer"),
-        (
-            "chat",
-            lambda folder: (folder / "chat_template.jinja").write_text("{{ nothing.more }}"),
-            "template",
-        ),
-        ("mute", lambda folder: (folder / "chat_template.jinja").write_text("hello"), "does not repeat"),
-    ):
-        hurt(Path(shutil.copytree(tiny_llama, tmp_path / name)))
-        refused(tmp_path / name, says)
+    cut = Path(shutil.copytree(tiny_llama, tmp_path / "cut"))
+    _truncate(cut / "model.safetensors")
+    refused(cut, "damaged")
 
 
 def test_code_in_a_model_is_not_executed(passages, tmp_path, tiny_llama):
@@ -167,12 +126,6 @@ def test_code_in_a_model_is_not_executed(passages, tmp_path, tiny_llama):
     with pytest.raises(QontextError, match="'evil' model, not a decoder-only"):
         api.generate(passages, out=tmp_path / "q", model=folder, **SHORT)
     assert not (tmp_path / "executed").exists()
-
-
-def test_a_hub_name_without_network_is_noticed_at_once(passages, tmp_path, monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    with pytest.raises(QontextError, match=r"nothing-135M.*Hub"):
-        api.generate(passages, out=tmp_path / "q", model="nobody/nothing-135M", **SHORT)
 
 
 def test_bad_gguf_files(passages, tmp_path, monkeypatch):

@@ -164,7 +164,7 @@ def test_bad_settings(passages, tmp_path, settings, says):
 
 def test_settings_of_other_generators_do_not_make_it_another_run():
     one = GenerateConfig.make({"passages": "x", "generator": "keyphrase"}, where="generate")
-    assert set(one.identity()) == {"generator", "per_passage", "seed", "part_passages", "title"}
+    assert set(one.identity()) == {"of", "generator", "per_passage", "seed", "part_passages", "title"}
 
 
 def test_cleaning_counts_what_it_drops(passage):

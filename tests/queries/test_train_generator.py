@@ -96,7 +96,7 @@ def tiny_generator():
     import torch
     from transformers import T5Config, T5ForConditionalGeneration
 
-    from qontext.queries.training.pairs import PairPlan
+    from qontext.queries.training import PairPlan
     from qontext.training.sampler import EpochSampler
     from qontext.training.texts import TokenizedTexts
 
@@ -123,7 +123,7 @@ def gradients(model, batches, **settings):
     """Losses and gradients, as the step adds them up over micro-batches."""
     import torch
 
-    from qontext.queries.training.objectives import QueryGeneration
+    from qontext.queries.training import QueryGeneration
     from qontext.training.dropout import drawn_for, use_cheap_dropout
 
     objective = QueryGeneration(model, **settings).train()

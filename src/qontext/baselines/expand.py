@@ -22,7 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field
 
 from qontext.data.passage import RowKind
 from qontext.frame import locks
@@ -99,35 +99,8 @@ class ExpandConfig(PartsConfig):
     words: Words = "all"
     """Words of the queries that are appended: all; those that the passage has (seen); those that it lacks (new); or all, in
     the place of the passage (alone)."""
-    analyzer: str | None = None
-    """With --words seen or new: how words are compared, as in 'qontext index --backend bm25'. Default: english."""
-
-    def identity(self) -> dict[str, Any]:
-        """Without a choice of words, or of what is read, its settings are omitted."""
-        default = {"of"} if self.of == "passages" else set()
-        if self.words in _WHOLE:
-            default |= {"words", "analyzer"} if self.words == "all" else {"analyzer"}
-        whole = {**super().identity(), "analyzer": self.analyzer or "english"}
-        return {name: value for name, value in whole.items() if name not in default}
-
-    @field_validator("analyzer")
-    @classmethod
-    def _known(cls, name: str | None) -> str | None:
-        from qontext.retrieve.analyzer import term_of
-
-        if name is not None:
-            term_of(name)
-        return name
-
-    @model_validator(mode="after")
-    def _is_read(self) -> ExpandConfig:
-        if self.analyzer is not None and self.words in _WHOLE:
-            raise ValueError("analyzer is read with --words seen or --words new only. Leave it out")
-        if self.of == "queries" and self.words == "alone":
-            raise ValueError(
-                "of = queries is for queries with what was written, not for that alone. Leave words out"
-            )
-        return self
+    analyzer: str = "english"
+    """With --words seen or new: how words are compared, as in 'qontext index --backend bm25'."""
 
 
 class Expand(Parts[ExpandConfig]):
@@ -145,7 +118,7 @@ class Expand(Parts[ExpandConfig]):
         return slices(self.passages.count(), PART, lambda number: f"part-{number:05d}.parquet")
 
     def open(self) -> None:
-        self.appended = Appended(self.config.words, self.config.analyzer or "english")
+        self.appended = Appended(self.config.words, self.config.analyzer)
         with locks.lock(self.work.path, QUERIES, wait=True):
             if not self.work.has(QUERIES):
                 with self.work.write_folder(QUERIES) as folder:
@@ -159,10 +132,7 @@ class Expand(Parts[ExpandConfig]):
         batches = self.places.read(part.first, part.last)
         names = self.places.schema.names
         places = {name: [v for b in batches for v in b[name].to_pylist()] for name in names}
-        positions = places.pop(_POSITION, [])
-        if not positions or None in positions:
-            positions = _counted(passages)
-        return _Rows(passages, queries, positions, places)
+        return _Rows(passages, queries, places.pop(_POSITION, []) or _counted(passages), places)
 
     def make(self, part: Part, content: _Rows) -> dict[str, int]:
         import pyarrow as pa
@@ -196,8 +166,7 @@ class Expand(Parts[ExpandConfig]):
         if not expanded:
             for name in self.work.names():  # a corrected command starts afresh
                 self.work.remove(name)
-            message, remedy = _NOTHING[self.config.words]
-            raise QontextError(message, place=self.config.queries, remedy=remedy)
+            raise QontextError("no passage was expanded", place=self.config.queries, remedy=_REMEDY)
         return {"passages": outcome.parts[-1].last, "expanded": expanded, "queries_appended": appended}
 
     def _rows(self, content: _Rows) -> Iterator[dict[str, Any]]:
@@ -270,14 +239,7 @@ def _read_queries(folder: Path, part: Part) -> dict[str, list[str]]:
     return of
 
 
-_NOTHING = {
-    **dict.fromkeys(_WHOLE, ("contains no query of these passages", "Check that they belong together.")),
-    "seen": ("contains no query with a word that its passage has", "Check that they belong together."),
-    "new": (
-        "contains no query with a word that its passage lacks",
-        "Set --words all, or choose another generator.",
-    ),
-}
+_REMEDY = "Check that queries and passages belong together, and --words."
 
 
 def _counted(passages: list[Passage]) -> list[int]:
@@ -303,9 +265,6 @@ def _places(passages: PassageRows) -> TableRows | None:
     position = pa.field(_POSITION, pa.int32())
     schema = pa.schema([position, *records.PLACES])
     names = [name for name in schema.names if all(name in columns.names for columns in there)]
-    # Other programs may mean another thing by it, such as a person's work.
-    if _POSITION in names and any(columns.field(_POSITION).type != position.type for columns in there):
-        names.remove(_POSITION)
     return TableRows(passages.source, schema, names) if names else None
 
 

@@ -59,11 +59,6 @@ class GenerateConfig(PartsConfig):
     """Passages per part. An interrupted process loses at most one part. Default: 2048, or fewer for slow
     generators."""
 
-    def identity(self) -> dict[str, Any]:
-        """Without the default of a setting that earlier directories lack."""
-        identity = super().identity()
-        return identity if self.of != "passages" else {k: v for k, v in identity.items() if k != "of"}
-
 
 class Generate(Parts[GenerateConfig]):
     unit = "queries"
@@ -77,26 +72,19 @@ class Generate(Parts[GenerateConfig]):
         self.passages = PassageRows(config.passages, config.of)
 
     def _check_task(self) -> None:
-        """Refuse to read queries with a model that writes queries, and passages with one that writes what answers them."""
-        from qontext.queries.generators.t5 import DEFAULT_MODEL, SETTINGS_FILE, TARGETS, Trained
+        """Refuse to read queries with a model that learned to write queries, and passages with one that writes what answers
+        them."""
+        from qontext.queries.generators.t5 import SETTINGS_FILE, TARGETS, Trained
 
-        config, model = self.config, getattr(self.options, self.kind.model_option or "model", None)
+        model = getattr(self.options, self.kind.model_option or "model", None)
         file = Path(model or "") / SETTINGS_FILE
-        is_trained = bool(model) and file.is_file()
-        learned = read_json(file, Trained).get("learns", "queries") if is_trained else None
-        # What a model that was trained elsewhere writes is known to the user alone.
-        is_own = learned is None and config.generator == "t5" and model != DEFAULT_MODEL
-        if config.of == "queries" and not (learned in TARGETS or is_own):
+        if not model or not file.is_file():  # what it writes is known to the user alone
+            return
+        learned = read_json(file, Trained).get("learns", "queries")
+        if (learned in TARGETS) != (self.config.of == "queries"):
+            reads = "queries" if learned in TARGETS else "passages"
             raise QontextError(
-                "--of queries needs a model that writes what answers a query",
-                place=model,
-                remedy="Train one: qontext train-generator data --learns titles",
-            )
-        if config.of == "queries" and config.like is not None:
-            raise QontextError("--like is for generated queries, not for what answers queries")
-        if config.of == "passages" and learned in TARGETS:
-            raise QontextError(
-                f"the model writes {learned} for queries", place=model, remedy="Pass --of queries."
+                f"the model writes {learned} for {reads}", place=model, remedy=f"Pass --of {reads}."
             )
 
     def plan(self) -> list[Part]:

@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any, Literal, Self
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening
+from qontext.frame.kinds import resolve
 from qontext.frame.stages import Stage
 from qontext.training.config import TrainingConfig
+
+if TYPE_CHECKING:
+    from qontext.queries.training import Shape, Trainable, TrainingPair
+
+TASKS = {
+    "queries": "qontext.queries.train_generator:QueryTask",
+    "terms": "qontext.baselines.deepct:WeighTerms",
+    **dict.fromkeys(("answers", "titles", "sentences"), "qontext.baselines.gar:AnswerQuestions"),
+}
+"""The setting `learns` → the class that knows its pairs and its model."""
 
 
 class TrainGeneratorConfig(TrainingConfig):
@@ -89,22 +103,6 @@ class TrainGeneratorConfig(TrainingConfig):
     def _several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else tuple(map(str, value))
 
-    @model_validator(mode="after")
-    def _has_an_encoder(self) -> Self:
-        if self.learns == "terms" and (self.model is None or self.label_smoothing):
-            raise QontextError(
-                "label_smoothing is not read with --learns terms"
-                if self.model
-                else "learns terms needs an encoder",
-                remedy="Leave it out." if self.model else "Name it with --model.",
-            )
-        return self
-
-    def identity(self) -> dict[str, Any]:
-        """Without the default of a setting that earlier directories lack."""
-        identity = super().identity()
-        return identity if self.learns != "queries" else {k: v for k, v in identity.items() if k != "learns"}
-
     def steps_over(self, examples: int) -> int:
         if self.steps is None and self.epochs is None:
             return 4000
@@ -112,14 +110,18 @@ class TrainGeneratorConfig(TrainingConfig):
 
 
 def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
+    from qontext.queries.generators.t5 import SourceText
+    from qontext.queries.training import Shape
     from qontext.training.distributed import join
     from qontext.training.loop import train
     from qontext.training.sampler import EpochSampler
 
     group = join(config.device)
-    pairs, dev_pairs = _pairs(config)
+    task = resolve(TASKS[config.learns])
+    pairs, dev_pairs = task.pairs(config.data, (config.train_split, config.dev_split), config.learns)
     dev_pairs = spread(dev_pairs, config.dev_pairs)
-    generator = _generator(config, pairs)
+    source = SourceText(config.prefix, config.with_title)
+    generator = task.model(config, pairs, Shape(source, config.max_passage_tokens, config.max_query_tokens))
     set_dropout(generator.model, config.dropout)
     sampler = EpochSampler(len(pairs), config.batch_size, config.seed, group.rank, group.world, "pairs")
     plan = generator.plan(pairs, sampler, config.token_budget(group.device))
@@ -138,43 +140,6 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     if group.is_first:
         _save(config, generator, dev_pairs, work)
     return summary if group.is_first else {}
-
-
-def _pairs(config: TrainGeneratorConfig) -> tuple[list[Any], list[Any]]:
-    """The pairs of the two splits."""
-    from qontext.queries.training.pairs import read_pairs, read_questions
-
-    splits = config.train_split, config.dev_split
-    if config.learns == "queries" or config.learns == "terms":  # which mypy tells apart
-        return read_pairs(config.data, splits[0]), read_pairs(config.data, splits[1])
-    return read_questions(config.data, splits, config.learns)
-
-
-def _generator(config: TrainGeneratorConfig, pairs: list[Any]) -> Any:
-    """The model to train, as its architecture is trained."""
-    from qontext.models.language_models import find_causal, load_causal
-    from qontext.queries.generators.t5 import SourceText
-    from qontext.queries.training.new_model import from_model, from_scratch, load_terms
-    from qontext.queries.training.trainable import Shape, TrainableCausal, TrainableSeq2Seq, TrainableTerms
-
-    source = SourceText(config.prefix, config.with_title)
-    shape = Shape(source, config.max_passage_tokens, config.max_query_tokens)
-    if not config.model:
-        texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
-        return TrainableSeq2Seq(
-            *from_scratch(config.preset, texts, config.vocabulary, config.seed), shape=shape
-        )
-    if config.learns == "terms":
-        model, tokenizer, _, longest = load_terms(config.model, config.seed)
-        if config.max_passage_tokens > longest:
-            raise QontextError(
-                f"max_passage_tokens = {config.max_passage_tokens}, but the encoder's limit is {longest} tokens",
-                place=config.model,
-            )
-        return TrainableTerms(model, tokenizer, shape)
-    if folder := find_causal(config.model):
-        return TrainableCausal(*load_causal(folder), shape)
-    return TrainableSeq2Seq(*from_model(config.model, config.seed), shape=shape)
 
 
 def set_dropout(model: Any, rate: float | None) -> None:
@@ -254,6 +219,120 @@ def _save(config: TrainGeneratorConfig, generator: Any, dev_pairs: list[Any], wo
         (folder / SETTINGS_FILE).write_text(settings + "\n", encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
+
+
+class QueryTask:
+    """The task of a training: by default, to write the queries of passages."""
+
+    @staticmethod
+    def pairs(
+        sources: Sequence[str], splits: tuple[str, str], learns: str
+    ) -> tuple[list[TrainingPair], list[TrainingPair]]:
+        """The pairs to train on, and those for dev."""
+        from qontext.queries.training import read_pairs
+
+        return read_pairs(sources, splits[0]), read_pairs(sources, splits[1])
+
+    @staticmethod
+    def model(config: Any, pairs: Sequence[TrainingPair], shape: Shape) -> Trainable:
+        """The model to train, as its architecture is trained."""
+        from qontext.models.language_models import find_causal, load_causal
+        from qontext.queries.training import TrainableCausal, TrainableSeq2Seq
+
+        if not config.model:
+            texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
+            model, tokenizer = from_scratch(config.preset, texts, config.vocabulary, config.seed)
+            return TrainableSeq2Seq(model, tokenizer, shape)
+        if folder := find_causal(config.model):
+            return TrainableCausal(*load_causal(folder), shape)
+        return TrainableSeq2Seq(*from_model(config.model, config.seed), shape)
+
+
+class GeneratorPreset(NamedTuple):
+    """Layers of encoder and decoder, hidden size and heads of a T5 from scratch."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+PRESETS = {
+    "tiny": GeneratorPreset(2, 128, 2),
+    "mini": GeneratorPreset(4, 256, 4),
+    "small": GeneratorPreset(6, 512, 8),
+}
+
+
+def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:
+    """A new T5 and a tokenizer trained on the texts."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    from qontext.models.load import seeded
+
+    tokenizer = train_tokenizer(texts, vocabulary)
+    layers, hidden, heads = PRESETS[preset]
+    build: Any = T5Config  # its signature lacks the common settings
+    config = build(
+        vocab_size=len(tokenizer), d_model=hidden, d_kv=hidden // heads, d_ff=4 * hidden, num_layers=layers,
+        num_heads=heads, pad_token_id=0, eos_token_id=1, decoder_start_token_id=0,
+    )  # fmt: skip
+    with seeded(seed):
+        return T5ForConditionalGeneration(config), tokenizer
+
+
+def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
+    """A BPE tokenizer with T5's special tokens: <pad> 0, </s> 1 at the end, <unk> 2.
+
+    Not Unigram, as in T5: its trainer is not deterministic.
+    """
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    raw = Tokenizer(models.BPE(unk_token="<unk>"))
+    raw.normalizer = normalizers.NFKC()
+    raw.pre_tokenizer = pre_tokenizers.Metaspace()
+    raw.decoder = decoders.Metaspace()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=["<pad>", "</s>", "<unk>"],
+        limit_alphabet=1000,
+        show_progress=False,
+    )
+    raw.train_from_iterator(texts, trainer)
+    raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    wrap: Any = PreTrainedTokenizerFast  # untyped
+    return wrap(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+
+
+def from_model(name: str, seed: int) -> tuple[Any, Any]:
+    """A sequence-to-sequence model unchanged; a BERT encoder as encoder and decoder, with new cross-attention."""
+    from transformers import EncoderDecoderModel
+
+    from qontext.models.folder import locate
+    from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
+    from qontext.models.load import quiet, seeded
+
+    model_folder = locate(name)
+    folder, config = model_folder.transformer, model_folder.config
+    if config.get("is_encoder_decoder"):
+        return load_seq2seq(seq2seq_folder(name))
+    if config.get("model_type") != "bert":
+        raise QontextError(
+            f"is a {config.get('model_type')!r} model, not a sequence-to-sequence model or BERT encoder",
+            place=name,
+        )
+    # About checkpoints of 2021; emitted at every use of the class.
+    warnings.filterwarnings("ignore", message="Version v4.12.0 introduces", category=FutureWarning)
+    tokenizer = load_seq2seq_tokenizer(folder)
+    with opening(folder, "a loadable BERT encoder"), seeded(seed), quiet():
+        model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
+    for settings in (model.config, model.generation_config):
+        settings.decoder_start_token_id = tokenizer.cls_token_id
+        settings.eos_token_id = tokenizer.sep_token_id
+        settings.pad_token_id = tokenizer.pad_token_id
+    for half in (model.config.encoder, model.config.decoder):
+        half._name_or_path = ""  # it would be saved: the model must not depend on the encoder's path
+    return model, tokenizer
 
 
 STAGE = Stage(

@@ -34,7 +34,7 @@ GENERATORS = Kinds(
         "lead": Kind("qontext.queries.generators.controls:Lead", "the first sentence"),
         "span": Kind("qontext.queries.generators.controls:Span", "random spans"),
         "terms": Kind(
-            "qontext.queries.generators.terms:Terms",
+            "qontext.baselines.deepct:Terms",
             "the passage's own words, weighted by a trained model: DeepCT",
         ),
         "file": Kind("qontext.queries.generators.file:FromFile", "existing queries"),

@@ -2,15 +2,24 @@
 
     q_ic ~ P(q | instruction, examples, passage_i),  c = 1 … C,  nucleus p = 0.95 within the 25 most likely tokens
 
-Random numbers are those of the generator `t5`: a function of seed, passage, sample and step.
+Random numbers are those of the generator `t5`: a function of seed, passage, sample and step. A model that was fine-tuned by
+`train-generator` reads the passage and a label. Any other model reads an instruction with worked examples: as a conversation
+if its tokenizer has a chat template, else as plain text.
+
+    [head: instruction, examples] [passage, cut to its budget] [tail: label]  →  query
+
+The head is the same for all passages. A passage is tokenized by itself, so that no text in it can end its turn of the
+conversation, and only the passage is cut.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
 from pydantic import Field, model_validator
 
@@ -19,7 +28,6 @@ from qontext.frame.config import ComputeConfig, Input
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.queries.generators import Generator, Task
-from qontext.queries.generators.causal_prompts import Prompt, QueryKind, read_query, tokens_with
 from qontext.queries.generators.t5 import (
     CHARACTERS_PER_TOKEN,
     SETTINGS_FILE,
@@ -27,6 +35,15 @@ from qontext.queries.generators.t5 import (
     SourceText,
     Trained,
 )
+
+QueryKind = Literal["question", "keywords", "claim", "title"]
+TRAINED_TAIL = "\n\nQuestion:"
+_PLACE = "\u2063PASSAGE\u2063"
+"""A placeholder for the passage while a chat template is filled in; invisible separators keep it unique."""
+_LABEL = re.compile(
+    r"^(?:(?:question|keywords|claim|title|query|answer)\s*:\s*|\d{1,2}[.)]\s+|[-*•]\s+)+", re.I
+)
+_QUOTES = "\"“”'‘’`* "
 
 
 class CausalOptions(SamplingOptions, ComputeConfig):
@@ -75,7 +92,6 @@ class Causal(Generator):
         self.settings, self.model = settings, model.to(device)
         use_where_faster(self.model, device, dtype, keep=False)
         self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, settings)
-        self._check_length()
         self.head = LanguageHead(self.model, self.prompt.head)
         breaks = torch.tensor(tokens_with(self.tokenizer, "\n"), device=device, dtype=torch.long)
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
@@ -105,17 +121,6 @@ class Causal(Generator):
                 texts_of = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
                 yield place, [read_query(text, self.kind) for text in texts_of]
 
-    def _check_length(self) -> None:
-        room = getattr(self.model.config, "max_position_embeddings", None)
-        prompt = len(self.prompt.head) + len(self.prompt.tail)
-        needed = prompt + self.settings.max_passage_tokens + self.settings.max_new_tokens
-        if room is not None and needed > room:
-            raise QontextError(
-                f"the model reads {room:,} tokens; the prompt, a passage and a query may have {needed:,}",
-                place=self.settings.model,
-                remedy="Lower --max-passage-tokens or --examples.",
-            )
-
 
 def read_prompt(
     folder: Path, tokenizer: Any, settings: CausalOptions
@@ -127,11 +132,137 @@ def read_prompt(
     if "tail" not in trained:
         kind: QueryKind = settings.query_kind or "question"
         return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
-    if settings.query_kind is not None:
-        raise QontextError(
-            "the model was fine-tuned on its own kind of queries and reads no instruction",
-            place=folder,
-            remedy="Leave out --query-kind.",
-        )
     source = SourceText(trained.get("prefix", ""), trained.get("with_title", False))
     return None, source, Prompt.of_training(tokenizer, trained["tail"])
+
+
+class Shot(NamedTuple):
+    """A passage and a query of each kind."""
+
+    passage: str
+    question: str
+    keywords: str
+    claim: str
+    title: str
+
+
+INSTRUCTIONS: dict[QueryKind, str] = {
+    "question": "Write one short question that this passage answers.",
+    "keywords": "Write a search query of two to six keywords that finds this passage.",
+    "claim": "Write one short factual claim that this passage confirms.",
+    "title": "Write a short title for this passage.",
+}
+EXAMPLES = (
+    Shot(
+        "The river Danube rises in the Black Forest of Germany and flows for 2,850 kilometers through ten countries "
+        "before it reaches the Black Sea. It is the second-longest river in Europe, after the Volga.",
+        "Where does the Danube rise?",
+        "Danube source mouth length",
+        "The Danube flows through ten countries.",
+        "The Danube",
+    ),
+    Shot(
+        "\"Do not open the chest,\" said the old woman, and she went out to feed the goats. But the boy was curious, "
+        "and no sooner had the door closed than he lifted the lid.",
+        "What did the boy do when the old woman went out?",
+        "boy opens chest old woman goats",
+        "The boy opened the chest although he was told not to.",
+        "The boy and the chest",
+    ),
+    Shot(
+        "Vitamin D deficiency often has no symptoms. When it is severe, it causes bone pain and weak muscles. "
+        "Treatment consists of supplements, a diet rich in fish and eggs, and more time in the sun.",
+        "How is a lack of vitamin D treated?",
+        "vitamin D deficiency symptoms treatment",
+        "Severe vitamin D deficiency causes bone pain.",
+        "Vitamin D deficiency",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The tokens before and after each passage."""
+
+    head: list[int]
+    tail: list[int]
+
+    @classmethod
+    def of_instruction(cls, tokenizer: Any, kind: QueryKind, examples: int) -> Prompt:
+        """The prompt of a model that was not fine-tuned here."""
+        text = _conversation(tokenizer, kind, examples) if tokenizer.chat_template else _plain(kind, examples)
+        head, _, tail = text.partition(_PLACE)
+        if not tail:
+            raise QontextError(
+                "the chat template of the tokenizer does not repeat the messages that it is given"
+            )
+        # A chat template writes the first token of a text itself.
+        start = [] if tokenizer.chat_template else first_token(tokenizer)
+        return cls(start + _tokens(tokenizer, head), _tokens(tokenizer, tail))
+
+    @classmethod
+    def of_training(cls, tokenizer: Any, tail: str) -> Prompt:
+        """The prompt of a model that was fine-tuned here."""
+        return cls(first_token(tokenizer), _tokens(tokenizer, tail))
+
+    def encode(self, tokenizer: Any, texts: Sequence[str], max_tokens: int) -> list[list[int]]:
+        """The tokens of each passage, cut to `max_tokens`, and what follows it."""
+        if not texts:
+            return []
+        passages = tokenizer(
+            list(texts), add_special_tokens=False, split_special_tokens=True, truncation=True,
+            max_length=max_tokens,
+        )["input_ids"]  # fmt: skip
+        return [[*ids, *self.tail] for ids in passages]
+
+
+def first_token(tokenizer: Any) -> list[int]:
+    """The token with which the tokenizer begins a text, if it has one."""
+    start = tokenizer.bos_token_id
+    return [start] if start is not None and tokenizer("a")["input_ids"][:1] == [start] else []
+
+
+def tokens_with(tokenizer: Any, sign: str) -> list[int]:
+    """The tokens of the vocabulary whose text contains the sign."""
+    spelled = {sign, *tokenizer.convert_ids_to_tokens(_tokens(tokenizer, f"a{sign}"))[-1:]}
+    # Vocabularies of bytes spell a line break with a letter of their own.
+    spelled |= {token.removeprefix("a") for token in spelled} - {""}
+    maybe = [number for token, number in tokenizer.get_vocab().items() if any(s in token for s in spelled)]
+    return sorted(number for number in maybe if sign in tokenizer.decode([number]))
+
+
+def read_query(text: str, kind: QueryKind | None) -> str:
+    """The query in a continuation: its first line that says something, without labels, numbers and quotes.
+
+    Of a question, what follows the first question mark is left out.
+    """
+    line = next((line.strip() for line in text.splitlines() if line.strip(_QUOTES)), "")
+    line = _LABEL.sub("", line.strip(_QUOTES)).strip(_QUOTES)
+    if kind == "question" and "?" in line:
+        line = line[: line.index("?") + 1]
+    return line
+
+
+def _conversation(tokenizer: Any, kind: QueryKind, examples: int) -> str:
+    """A conversation up to the query; each example is a turn."""
+    messages = []
+    for example in EXAMPLES[:examples]:
+        messages.append({"role": "user", "content": f"{INSTRUCTIONS[kind]}\n\nPassage: {example.passage}"})
+        messages.append({"role": "assistant", "content": getattr(example, kind)})
+    messages.append({"role": "user", "content": f"{INSTRUCTIONS[kind]}\n\nPassage: {_PLACE}"})
+    text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    # Without examples, a small model would begin with an introduction.
+    return text if examples else f"{text}{kind.capitalize()}:"
+
+
+def _plain(kind: QueryKind, examples: int) -> str:
+    label = kind.capitalize()
+    examples_text = "".join(
+        f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES[:examples]
+    )
+    return f"{INSTRUCTIONS[kind]}\n\n{examples_text}Passage: {_PLACE}\n{label}:"
+
+
+def _tokens(tokenizer: Any, text: str) -> list[int]:
+    ids: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids

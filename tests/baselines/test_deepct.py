@@ -11,10 +11,9 @@ import torch
 from tests.tiny import save_bert, write_collection
 
 from qontext import api
+from qontext.baselines.deepct import TrainableTerms, frequencies, load_terms, targets, words_in_tokens
 from qontext.data.collection import read_passages
 from qontext.frame.errors import QontextError
-from qontext.queries.generators.terms import frequencies, words_in_tokens
-from qontext.queries.training.objectives import targets
 
 pytestmark = pytest.mark.numeric
 
@@ -52,8 +51,6 @@ def test_term_frequencies_by_hand() -> None:
 def test_weights_that_the_backbone_lacks_are_not_initialized(encoder: str) -> None:
     from safetensors.torch import load_file, save_file
 
-    from qontext.queries.training.new_model import load_terms
-
     file = next(Path(encoder).glob("*.safetensors"))
     tensors = load_file(file)
     gone = next(name for name in tensors if name.endswith("attention.self.query.weight"))
@@ -64,9 +61,7 @@ def test_weights_that_the_backbone_lacks_are_not_initialized(encoder: str) -> No
 
 def test_the_loss_is_the_mean_over_words_of_the_squared_error(encoder: str) -> None:
     from qontext.queries.generators.t5 import SourceText
-    from qontext.queries.training.new_model import load_terms
-    from qontext.queries.training.pairs import TrainingPair
-    from qontext.queries.training.trainable import Shape, TrainableTerms
+    from qontext.queries.training import Shape, TrainingPair
     from qontext.training.sampler import EpochSampler
 
     model, tokenizer, _, longest = load_terms(encoder, 0)

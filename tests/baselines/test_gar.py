@@ -11,13 +11,13 @@ import pytest
 from tests.tiny import write_collection
 
 from qontext import api
+from qontext.baselines.gar import read_questions
 from qontext.data import records
 from qontext.data.collection import read_queries
 from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.queries.generators import clean
-from qontext.queries.training.pairs import Target, read_questions
 
 MILLS = [
     {"title": "Mill", "text": "It stands by a river. It ran in 1830.  The miller\nkept 18 cats.", "passage_id": "1"},
@@ -38,7 +38,7 @@ def dpr_s(tmp_path: Path) -> Path:
     return tmp_path / "biencoder-nq-train.json"
 
 
-def targets(source: Path, target: Target) -> list[str]:
+def targets(source: Path, target: str) -> list[str]:
     pairs, _ = read_questions([str(source)], ("train", "dev"), target)
     return [pair.query for pair in pairs]
 
@@ -73,18 +73,6 @@ def test_a_labeled_set_has_titles_and_first_sentences(tmp_path: Path) -> None:
         targets(data, "answers")
 
 
-def test_broken_training_files_are_refused(tmp_path: Path) -> None:
-    file = tmp_path / "train.json"
-    row: dict[str, Any] = {"question": "who", "answers": ["18"], "positive_ctxs": [{"passage_id": "1"}]}
-    file.write_text(json.dumps([row]))
-    with pytest.raises(QontextError, match="question 1: expected a text of each positive"):
-        targets(file, "titles")
-    row["positive_ctxs"] = "none"
-    file.write_text(json.dumps([row]))
-    with pytest.raises(QontextError, match="expected a list of passages"):
-        targets(file, "titles")
-
-
 def test_questions_are_searched_with_what_was_written(tmp_path: Path) -> None:
     """From a file of questions as DPR publishes it: its ids are those of the run."""
     passages = "id\ttext\ttitle\n1\tthe wheel of a mill\tMill\n2\tthe sail of a boat\tBoat\n"
@@ -103,13 +91,6 @@ def test_questions_are_searched_with_what_was_written(tmp_path: Path) -> None:
         run = read_run(tmp_path / f"{name}.trec")
         found[name] = {query: run[query][0].passage for query in run}
     assert found == {"plain": {"1": "2"}, "longer": {"0": "1", "1": "2"}}
-
-
-def test_a_generator_without_a_model_reads_no_questions(tmp_path: Path) -> None:
-    (tmp_path / "questions.tsv").write_text("q\twho grinds\n")
-    for settings in ({"generator": "keyphrase"}, {}):
-        with pytest.raises(QontextError, match="needs a model that writes what answers a query"):
-            api.generate(tmp_path / "questions.tsv", of="queries", out=tmp_path / "out", **settings)
 
 
 def test_what_is_written_for_queries_is_appended_to_queries_alone(tmp_path: Path) -> None:
@@ -132,8 +113,6 @@ def test_what_is_written_for_queries_is_appended_to_queries_alone(tmp_path: Path
     settings: dict[str, Any] = {"generator": "t5", "model": model.path, "device": "cpu"}
     with pytest.raises(QontextError, match="the model writes titles for queries"):
         api.generate(data, out=tmp_path / "wrong", **settings)
-    with pytest.raises(QontextError, match="--like is for generated queries"):
-        api.generate(data, of="queries", like=data / "queries.jsonl", out=tmp_path / "liked", **settings)
     titles = api.generate(data, of="queries", out=tmp_path / "titles", max_new_tokens=8, **settings)
     with pytest.raises(QontextError, match="was generated from queries, not from passages"):
         api.expand(titles, passages=data, out=tmp_path / "expanded")

@@ -1,1 +1,0 @@
-"""Training generators of queries from pairs of passages and queries."""
