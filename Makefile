@@ -44,9 +44,9 @@ test-oldest:
 hostile: install
 	HOSTILE=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile -n 2 --dist worksteal
 
-# Every command is killed at many moments, not only at one, and so is the server of a study: about half an hour.
+# Every command is killed at many moments, not only at one: about half an hour.
 kills: install
-	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills tests/serve/test_vote_kills.py
+	QONTEXT_KILLS=12 OMP_NUM_THREADS=1 $(BIN)/pytest tests/kills
 
 # The studies of docs/results/evidence.md and depth.md: runs what is not recorded in evidence/cells, and writes the pages. MORE:
 # further options of evidence/run.py, such as --arms or --seeds.

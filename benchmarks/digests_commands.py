@@ -123,7 +123,7 @@ OTHERS = {
     "adapt again": "adapt docs.jsonl --out adapted --encoder pretrain-cot-mae --budget 10m --json",
     "serve": "serve encode --port 0 --dry-run --device cpu --precision fp32 --json",
     "serve adapted": "serve adapted --port 0 --dry-run --device cpu --json",
-    "annotate": "annotate split generate-keyphrase --out study --documents 5 --export --json",
+    "annotate": "annotate split --pairs contexts --queries generate-keyphrase --out study --documents 5 --export --json",
     "recipes": "recipes --json",
     "show": "show finetune --json",
     "show verify": "show encode --verify --json",

@@ -40,13 +40,13 @@ SLOW: dict[str, list[str]] = {
         "pretrain/test_resume.py::test_killed_it_is_resumed_in_its_format_on_a_machine_of_another_kind",
         "pretrain/test_resume.py::test_snapshots_are_kept_and_survive_a_kill",
         "retrieve/test_encode.py::test_a_killed_run_goes_on_and_ends_in_the_same_bytes",
-        "serve/test_vote_kills.py",
+        "serve/test_judge.py::test_a_server_that_is_killed_has_every_acknowledged_verdict",
         "workflow/test_recipe.py::test_an_interrupted_step_resumes",
     ],
     "starts a command at a terminal": [],
     "drives a browser": [
         "evaluation/test_report.py::test_in_a_real_browser",
-        "serve/test_annotate.py::test_two_people_annotate_in_browsers",
+        "serve/test_judge.py::test_two_people_judge_in_browsers",
         "serve/test_browser.py",
     ],
     "puts a server under load": [

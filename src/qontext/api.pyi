@@ -890,20 +890,19 @@ def serve(
     """Serve search: a page, an HTTP API, and MCP for agents."""
 
 def annotate(
-    passages: str | Path | Artifact,
-    queries: str | Path | Artifact | None = None,
+    source: str | Path | Artifact,
     *,
+    pairs: Literal['answers', 'contexts'] | str = 'answers',
     out: str | Path | None = None,
-    questions: int = 30,
-    documents: int = 200,
-    annotators: int = 3,
-    reranker: str | Path | Artifact | None = None,
-    seed: int = 42,
+    annotator: str = 'judge',
     export: bool = False,
     host: str = '127.0.0.1',
     port: int = 8000,
     allow_host: Sequence[str] = (),
-    device: str = 'auto',
+    questions: int = 30,
+    queries: str | Path | Artifact = ...,
+    documents: int = 200,
+    seed: int = 42,
     trust: bool = False,
 ) -> dict[str, Any]:
     """Collect human judgments of text pairs in a browser."""

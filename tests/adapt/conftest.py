@@ -36,7 +36,6 @@ def _empty_figures() -> Iterator[None]:
     """Drawing figures would be half of the time of adapting to a few documents; `finished`, which comes first, has them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(plots, "svg_bytes", lambda figure, name: b'<svg width="1pt" height="1pt"></svg>')
-        patch.setattr(plots, "png_bytes", lambda figure: b"")
         yield
 
 

@@ -22,25 +22,26 @@ from qontext.adapt.verdict import Verdict
 from qontext.data.collection import load_collection, read_qrels
 from qontext.data.runs import read_run
 from qontext.frame import log
+from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.serve.annotate.store import Store
-from qontext.serve.annotate.verb import AnnotateConfig, make_app, open_study
+from qontext.serve.judge import AnnotateConfig, JudgedPair, Store, make_app, pairs_of
 from qontext.serve.security import Policy
 
 SYSTEMS = ["bm25", "start", "hybrid-start"]
 
 
-def config(root: Path, **settings: Any) -> AnnotateConfig:
-    return AnnotateConfig.make({"passages": str(root), **settings}, where="annotate")
+def drawn(root: Path, **settings: Any) -> list[JudgedPair]:
+    """The pairs that `annotate` shows, which it writes."""
+    config = AnnotateConfig.make({"source": str(root), **settings}, where="annotate")
+    return pairs_of(config, Workdir(root / FOLDER))
 
 
 def judge(root: Path, questions: int, relevant: Any) -> None:
     """Judge all passages of the first questions; `relevant` says which are, by the ids of question and passage."""
-    study, store = open_study(config(root, questions=questions), root / FOLDER), Store(root / FOLDER)
-    (annotator,) = study.annotators
-    for pair in study.order(annotator):
-        store.vote(annotator.name, pair.number, "high" if relevant(*pair.ids) else "low")
-    store.close()
+    pairs = drawn(root, questions=questions)
+    store = Store(root / FOLDER / "votes-judge.jsonl")
+    for pair in pairs:
+        store.vote(pair.key, "high" if relevant(*pair.ids) else "low")
 
 
 def test_the_pool_is_of_all_systems_and_more_questions_begin_with_the_same(finished: Adapted) -> None:
@@ -59,42 +60,31 @@ def test_the_pool_is_of_all_systems_and_more_questions_begin_with_the_same(finis
 
 def test_the_page_asks_one_question_after_the_other_and_ends(adapted: Adapted) -> None:
     root, ended = adapted.out, threading.Event()
-    study = open_study(config(root, questions=5), root / FOLDER)
-    running = start(make_app(study, Store(root / FOLDER), Policy(), ended.set), study)
-    (annotator,) = study.annotators
-    link, questions = f"/a/{annotator.key}", []
-    page = running.http.get(link).text
-    assert (
-        "Relevant: it answers the question" in page
-        and 'data-key="r"' in page
-        and "passage-question" not in page
-    )
-    while (number := re.search(r'name="pair" value="(\d+)"', page)) is not None and not ended.is_set():
-        pair = study.pairs[int(number[1])]
-        questions.append(pair.ids[0])
-        running.http.post(link, data={"pair": pair.number, "verdict": "high"})
-        page = running.http.get(link).text
-    assert ended.is_set() and "The verdict is computed" in page
-    assert list(dict.fromkeys(questions)) == study.settings["answers"] and len(study.settings["answers"]) == 5
-    assert questions == sorted(questions, key=study.settings["answers"].index), (
-        "all passages of a question together"
-    )
-    assert "results" in running.http.get(f"/results/{study.organizer}").text.lower()
+    pairs = drawn(root, questions=5)
+    running = start(make_app(pairs, Store(root / FOLDER / "votes-judge.jsonl"), Policy(), ended.set))
+    keys, page = list[str](), running.http.get("/").text
+    assert "Relevant: it answers the question" in page and 'data-key="r"' in page and '"answer"' not in page
+    while (key := re.search(r'name="pair" value="(\w+)"', page)) is not None and not ended.is_set():
+        keys.append(key[1])
+        running.http.post("/", data={"pair": key[1], "verdict": "high"})
+        page = running.http.get("/").text
+    assert ended.is_set() and "The results are computed" in page and keys == [pair.key for pair in pairs]
+    questions = [pair.ids[0] for pair in pairs]
+    order = list(dict.fromkeys(questions))
+    assert len(order) == 5 and questions == sorted(questions, key=order.index), "one after the other"
     running.stop()
     api.annotate(root, export=True)
     assert len(read_qrels(root / FOLDER / FILE)) == 5
 
 
-def test_judgments_stay_when_questions_are_added_and_texts_change(adapted: Adapted) -> None:
+def test_judgments_stay_when_questions_are_added(adapted: Adapted) -> None:
     root = adapted.out
     judge(root, 5, lambda question, passage: True)
-    before = open_study(config(root), root / FOLDER)
-    after = open_study(config(root, questions=8), root / FOLDER)
-    assert after.settings["answers"][:5] == before.settings["answers"][:5]
-    assert after.pairs[: len(before.pairs)] == before.pairs
-    assert open_study(config(root, questions=2), root / FOLDER) == after, "fewer are no reason to forget"
-    changed = before.with_answers([("q", "a new question", [("p", "a new text")])])
-    assert [pair.ids for pair in changed.order(changed.annotators[0])] == [("q", "p")]
+    before, after = drawn(root, questions=5), drawn(root, questions=8)
+    assert after[: len(before)] == before and len({pair.ids[0] for pair in after}) == 8
+    assert drawn(root, questions=2) == after, "fewer are no reason to forget"
+    api.annotate(root, export=True)
+    assert len(read_qrels(root / FOLDER / FILE)) == 5
 
 
 def test_the_verdict_is_that_of_people(adapted: Adapted, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,33 +156,28 @@ def test_judgments_wait_for_what_a_system_found_since(
 
 def test_the_question_that_was_left_half_done_does_not_count(adapted: Adapted) -> None:
     root = adapted.out
-    study, store = open_study(config(root, questions=7), root / FOLDER), Store(root / FOLDER)
-    for pair in study.order(study.annotators[0])[:-1]:
-        store.vote(study.annotators[0].name, pair.number, "high")
-    store.close()
+    pairs, store = drawn(root, questions=7), Store(root / FOLDER / "votes-judge.jsonl")
+    for pair in pairs[:-1]:
+        store.vote(pair.key, "high")
     api.annotate(root, export=True)
     complete, outdated = judged(root, "generated", adapted.result["verdict"]["scores"]["generated"])
     assert len(complete) == 6 and not outdated
 
 
 def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="leave out the queries"):
-        api.annotate(adapted.out, adapted.documents)
-    with pytest.raises(QontextError, match="needs the queries of the passages"):
-        api.annotate(tmp_path)
     with pytest.raises(QontextError, match="greater than or equal to 5"):
         api.adapt(adapted.documents, judge=2)
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "adapted.json").write_text(
-        '{"system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256}'
+        '{"format": 1, "system": "bm25", "weights": [0.7, 0.3], "read_tokens": 256, "index": "index"}'
     )
     with pytest.raises(QontextError, match="was not written by adapt"):
-        open_study(config(tmp_path / "saved"), tmp_path / "study")
+        drawn(tmp_path / "saved")
     with pytest.raises(QontextError, match="has no questions to judge"):
         import shutil
 
         shutil.rmtree(adapted.out / "steps")
-        open_study(config(adapted.out), adapted.out / FOLDER)
+        drawn(adapted.out)
 
 
 def test_without_the_extra_judge_ends_before_any_work(
@@ -213,7 +198,7 @@ def test_adapt_serves_the_page_and_then_says_the_verdict(
     seen = threading.Event()
 
     def note(text: str) -> None:
-        if match := re.search(r"http://\S+/a/\S+", text):
+        if match := re.search(r"http://\S+", text):
             links.append(match[0])
             seen.set()
 
@@ -225,7 +210,7 @@ def test_adapt_serves_the_page_and_then_says_the_verdict(
                     page = browser.get(links[0]).text
                 except httpx.ConnectError:
                     continue
-                number = re.search(r'name="pair" value="(\d+)"', page)
+                number = re.search(r'name="pair" value="(\w+)"', page)
                 if number is None:
                     return
                 browser.post(links[0], data={"pair": number[1], "verdict": "high"})

@@ -155,7 +155,9 @@ COMMANDS: dict[str, Settings] = {
     "demo": {"source": PYDOCS, "passages": 10, "budget": "1s", "out": "OUT"},
     "serve": {"directories": ["@vectors"], "port": 0, "dry_run": True, "device": "cpu", "precision": "fp32"},
     "serve:bm25": {"directories": ["@bm25"], "data": "@set", "port": 0, "dry_run": True},
-    "annotate": {"passages": "@short", "queries": "@short-queries", "out": "OUT", "documents": 10, "export": True},
+    "annotate": {
+        "source": "@short", "pairs": "contexts", "queries": "@short-queries", "out": "OUT", "documents": 5, "export": True,
+    },
     "show": {"directory": "@passages"},
     "show:verify": {"directory": "@passages", "verify": True},
     "clean": {"directory": "@adapted", "dry_run": True},

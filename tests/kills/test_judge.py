@@ -16,7 +16,7 @@ import httpx
 from tests.tiny import Running
 
 from qontext.adapt.judgments import FILE, FOLDER
-from qontext.serve.annotate.store import Store
+from qontext.serve.judge import read_votes
 
 from .conftest import COMMANDS, Server, World, files, made_by_adapt
 
@@ -36,9 +36,7 @@ def test_the_judgments_are_kept(world: World, tmp_path: Path) -> None:
     assert judge(running, BEFORE) == BEFORE
     running.send(signal.SIGKILL)
     assert running.wait() == {-signal.SIGKILL}, running.text()
-    store = Store(killed / FOLDER)
-    assert len(store.votes()) == BEFORE
-    store.close()
+    assert len(read_votes(killed / FOLDER / "votes-judge.jsonl")) == BEFORE
     again = serve(world.disturbed, killed, "resumed")
     assert judge(again) == count - BEFORE, "no passage is asked about twice"
     assert again.wait() == {0}, again.text()
@@ -56,19 +54,19 @@ def serve(server: Server, out: Path, name: str) -> Running:
 
 
 def judge(running: Running, most: int | None = None) -> int:
-    """Judge passages on the page, by their numbers; returns how many, at most that many."""
+    """Judge passages on the page, by their keys; returns how many, at most that many."""
     link = None
     while link is None:
         assert not running.ended(), running.text()
         time.sleep(0.05)
-        link = re.search(r"http://\S+/a/\S+", running.text()) if running.outputs[0].exists() else None
+        link = re.search(r"http://\S+", running.text()) if running.outputs[0].exists() else None
     judged = 0
     with httpx.Client(timeout=60, transport=httpx.HTTPTransport(retries=5)) as browser:
         while judged != most:
-            pair = re.search(r'name="pair" value="(\d+)"', browser.get(link[0]).text)
+            pair = re.search(r'name="pair" value="(\w+)"', browser.get(link[0]).text)
             if pair is None:
                 break
-            vote = {"pair": pair[1], "verdict": "low" if int(pair[1]) % 3 else "high"}
+            vote = {"pair": pair[1], "verdict": "low" if int(pair[1], 16) % 3 else "high"}
             assert browser.post(link[0], data=vote).status_code == 303
             judged += 1
     return judged

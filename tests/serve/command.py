@@ -28,7 +28,7 @@ class Command:
         stream: IO[str] = self.process.stderr  # type: ignore[assignment]
         for line in stream:
             self.log += line
-            if match := re.search(r"^Serving .* at (http://\S+) ", line):
+            if match := re.search(r"^(?:Serving|Judge) .* at (http://\S+) ", line):
                 return match[1]
         raise AssertionError(self.log)
 

@@ -2,7 +2,7 @@
 
 questions    in the order of a hash, so that more of them begin with the same ones
 pool         for each: the best passages of all measured systems, and what the machine labels name
-judgments    which of these are relevant; kept by a study of `annotate` in the folder `judgments`
+judgments    which of these are relevant; kept by `annotate` in the folder `judgments`
 verdict      on the judged questions, which correct the machine labels of all others (`evaluation.ppi`)
 """
 
@@ -28,7 +28,7 @@ from qontext.frame.files import read_json
 from qontext.retrieve.directory import is_adapted
 from qontext.training.randomness import key_of, uniform
 
-FOLDER, FILE, STUDY = "judgments", "judgments.tsv", "study.json"
+FOLDER, FILE, STUDY = "judgments", "judgments.tsv", "pairs.json"
 """The folder of the study in a directory of `adapt`; its judgments: question, passage, 1 or 0; and what people are shown."""
 POOL = 5
 """Passages of each system that are judged."""
@@ -88,7 +88,7 @@ def annotate(root: Path, **settings: Any) -> None:
     """Run `annotate` on the directory."""
     verb = stages.load("annotate")
     assert isinstance(verb, stages.Server), verb
-    verb.run(verb.config.make({"passages": str(root), **settings}, where="annotate"))
+    verb.run(verb.config.make({"source": str(root), **settings}, where="annotate"))
 
 
 class JudgedSplit(NamedTuple):
@@ -125,8 +125,8 @@ def judged(root: Path, split: str, systems: Sequence[str]) -> JudgedSplit:
 def _words(root: Path) -> dict[tuple[str, str], tuple[str, str]]:
     """Question and passage → their texts when they were judged, as far as the study is there."""
     file = root / FOLDER / STUDY
-    pairs = read_json(file, dict[str, Any])["pairs"] if file.is_file() else []
-    return {tuple(pair["ids"]): (pair["context"], pair["passage"]) for pair in pairs if not pair["group"]}
+    pairs = read_json(file, list[dict[str, Any]]) if file.is_file() else []
+    return {tuple(pair["ids"]): (pair["context"], pair["passage"]) for pair in pairs}
 
 
 def corrected(

@@ -135,7 +135,7 @@ VERBS: Mapping[str, Verb] = {
     "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes and sweeps, or show one."),
     "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
     "serve": Verb("qontext.serve.verb", "Serving", "Serve search: a page, an HTTP API, and MCP for agents."),
-    "annotate": Verb("qontext.serve.annotate.verb", "Serving", "Collect human judgments of text pairs in a browser."),
+    "annotate": Verb("qontext.serve.judge", "Serving", "Collect human judgments of text pairs in a browser."),
     "show": Verb("qontext.workflow.show", "Whole pipelines", "Describe a directory: command, inputs, settings."),
     "clean": Verb("qontext.workflow.clean", "Whole pipelines", "Remove files not needed for search or updates."),
 }  # fmt: skip
