@@ -13,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from qontext import api
-from qontext.corpus.sources.several import digest_of, stamp_of
+from qontext.corpus.sources import stamp
+from qontext.corpus.sources.several import digest_of
 from qontext.frame.machine import describe
 
 PER_FOLDER = 80
@@ -46,7 +47,7 @@ def main(files: int) -> None:
         result = {
             "files": files,
             "first_index_of_words": first,
-            "stamps": timed(lambda: stamp_of(str(docs))),
+            "stamps": timed(lambda: stamp(str(docs))),
             "hashes": timed(lambda: digest_of(str(docs)), 3),
             "refresh_without_changes": timed(lambda: api.refresh(out, words=True)),
         }

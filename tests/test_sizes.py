@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 56889,
-    "MODULES": 327,
-    "TEST_LINES": 46404,
-    "MANUAL_WORDS": 25115,
+    "LINES": 55555,
+    "MODULES": 319,
+    "TEST_LINES": 45882,
+    "MANUAL_WORDS": 25088,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -15,8 +15,8 @@ from tests.adapt.conftest import make_report
 
 from qontext import api
 from qontext.adapt import follow, publish
-from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as, stamp_of
+from qontext.corpus.sources import FieldNames, Problem, open_source, stamp
+from qontext.corpus.sources.several import digest_of, listed, read_listing, set_read_as
 from qontext.frame import files, log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
@@ -153,9 +153,9 @@ def test_a_file_that_was_only_touched_is_not_indexed_again(
 ) -> None:
     out = tmp_path / "made"
     api.refresh(out, source=[handbook], words=True)
-    before = stamp_of(str(handbook)), digest_of(str(handbook))
+    before = stamp(str(handbook)), digest_of(str(handbook))
     os.utime(handbook / "boat.txt")
-    assert (stamp_of(str(handbook)) == before[0], digest_of(str(handbook)) == before[1]) == (False, True)
+    assert (stamp(str(handbook)) == before[0], digest_of(str(handbook)) == before[1]) == (False, True)
     monkeypatch.delattr(publish, "run_recipe")
     assert api.refresh(out, words=True)["changed"] is False
 

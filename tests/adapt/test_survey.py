@@ -166,8 +166,8 @@ def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.C
     with log.without_repeats():
         before = survey(str(tmp_path / "docs"))
         said = capsys.readouterr().err
-        assert "2 files are not read (1 .bin, 1 .css)" in said
-        assert "1 file of an unknown kind is read as text (1 .pod)" in said
+        assert "2 files (1 .bin, 1 .css) not read" in said
+        assert "1 file (1 .pod) of unknown kinds read as text" in said
         split = [api.split(tmp_path / "docs", workers=1, out=tmp_path / name).summary for name in ("a", "b")]
         row = {"documents": {"new": 1}, "passages": 2, "encoded_now": 1, "reused": 1, "seconds_now": 1.0}
         show_updated(tmp_path, {**row, "not_read": split[1]["not_read"]})

@@ -27,32 +27,15 @@ def docx(path: Path) -> Path:
     for row, values in zip(table.rows, (("tool", "price"), ("saw", "9"))):
         for cell, value in zip(row.cells, values):
             cell.text = value
-    document.core_properties.author = "Ann"
     document.save(path)
     return path
 
 
-def docx_of(path: Path, body: str) -> Path:
-    """A document with this XML in its body, and the styles Heading1 and Heading2."""
-    word = 'xmlns:w="http://schemas.openxmlformats.org/wordprocessingml/2006/main"'
-    other = 'xmlns:mc="http://schemas.openxmlformats.org/markup-compatibility/2006"'
-    other += ' xmlns:m="http://schemas.openxmlformats.org/officeDocument/2006/math"'
-    styles = "".join(
-        f'<w:style w:styleId="Heading{n}"><w:name w:val="heading {n}"/></w:style>' for n in (1, 2)
-    )
-    with zipfile.ZipFile(path, "w") as document:
-        document.writestr(
-            "word/document.xml", f"<w:document {word} {other}><w:body>{body}</w:body></w:document>"
-        )
-        document.writestr("word/styles.xml", f"<w:styles {word}>{styles}</w:styles>")
-    return path
-
-
 def epub(path: Path, chapters: dict[str, str]) -> Path:
-    """A book with these chapters: name → XHTML of the body. Its navigation comes last in the spine."""
+    """A book with these chapters: name → XHTML of the body. Its navigation is not in the spine."""
     items = "".join(f'<item id="{n}" href="{n}.xhtml" media-type="application/xhtml+xml"/>' for n in chapters)
     nav = '<item id="nav" href="nav.xhtml" properties="nav" media-type="application/xhtml+xml"/>'
-    spine = "".join(f'<itemref idref="{name}"/>' for name in [*chapters, "nav"])
+    spine = "".join(f'<itemref idref="{name}"/>' for name in chapters)
     package = (
         '<package xmlns="http://www.idpf.org/2007/opf" xmlns:dc="http://purl.org/dc/elements/1.1/"><metadata>'
         "<dc:title>A book</dc:title><dc:creator>Bob</dc:creator><dc:date>2020-02-03T00:00:00Z</dc:date>"

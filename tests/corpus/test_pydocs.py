@@ -1,4 +1,4 @@
-"""`pydocs:`: on a small tree of packages made here, and on what is installed."""
+"""`pydocs:`: on a small tree of packages made here, and on what is installed; docstrings and their summaries."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source, pydocs
-from qontext.corpus.sources.pydocs import PyDocs, fingerprint
+from qontext.corpus.sources.pydocs import PyDocs, docstrings, has_prose, split_summary
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 
@@ -22,7 +21,7 @@ def prose(start: str) -> str:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A site-packages folder; every module would end the tests if it were imported."""
     files = {
         "zebra/__init__.py": f'"""{prose("Zebra")}"""\nraise SystemExit',
@@ -57,6 +56,7 @@ raise SystemExit''',
         path = tmp_path / "site-packages" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(content)
+    monkeypatch.setattr(pydocs, "_roots", lambda: [tmp_path / "first", tmp_path / "site-packages"])
     return tmp_path / "site-packages"
 
 
@@ -68,7 +68,7 @@ def documents_of(source: PyDocs) -> list[Document]:
 
 
 def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
-    source = PyDocs("pydocs:zebra,ant,space", roots=[site])
+    source = PyDocs("pydocs:zebra,ant,space")
     assert source.has_passages
     assert documents_of(source) == [
         Document("ant", "ant", "", str(site / "ant.py"), (("ant", prose("Ant")),)),
@@ -88,34 +88,33 @@ def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
             (("zebra.stripes:Stripes", prose("Stripes")), ("zebra.stripes:Stripes.width", prose("Width"))),
         ),
     ]
-    assert source.skipped == 2  # broken, large
 
 
 def test_the_first_of_two_roots_counts(site: Path, tmp_path: Path) -> None:
     (tmp_path / "first").mkdir()
     (tmp_path / "first" / "ant.py").write_text(f'"""{prose("First ant")}"""')
-    (document,) = documents_of(PyDocs("pydocs:ant", roots=[tmp_path / "first", site, tmp_path / "missing"]))
+    (document,) = documents_of(PyDocs("pydocs:ant"))
     assert document.passages == (("ant", prose("First ant")),)
 
 
 def test_without_names_every_package_is_read_with_our_own(site: Path) -> None:
-    packages = {document.id.split(".")[0] for document in documents_of(PyDocs("pydocs:", roots=[site]))}
+    packages = {document.id.split(".")[0] for document in documents_of(PyDocs("pydocs:"))}
     assert packages == {"ant", "qontext", "space", "zebra"}
 
 
 def test_an_unknown_package_is_refused(site: Path) -> None:
-    with pytest.raises(QontextError, match=r"no Python package 'zebras' is installed. Did you mean 'zebra'"):
-        PyDocs("pydocs:ant,zebras", roots=[site])
+    with pytest.raises(QontextError, match="unknown installed Python package 'zebras'"):
+        PyDocs("pydocs:ant,zebras")
 
 
 def test_the_fingerprint_changes_with_what_would_be_read(site: Path) -> None:
-    first = fingerprint("pydocs:", roots=[site])
-    assert first == fingerprint("pydocs:", roots=[site])
-    assert first != fingerprint("pydocs:ant", roots=[site])
+    first = PyDocs.fingerprint("")
+    assert first == PyDocs.fingerprint("")
+    assert first != PyDocs.fingerprint("ant")
     (site / "zebra/note.txt").write_text("other text")
-    assert first == fingerprint("pydocs:", roots=[site])
+    assert first == PyDocs.fingerprint("")
     (site / "ant.py").write_text("x = 1")
-    assert first != fingerprint("pydocs:", roots=[site])
+    assert first != PyDocs.fingerprint("")
 
 
 def test_installed_packages_are_read_but_not_imported() -> None:
@@ -145,17 +144,93 @@ def test_many_files_are_read_in_parallel_to_the_same_result(monkeypatch: pytest.
     assert documents_of(source) == at_once
 
 
-def test_packages_that_change_while_they_are_read(
-    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.syspath_prepend(str(site))
-    read = pydocs._read_block
+SOURCE = b'''
+"""The module."""
+import no_such_module
+raise SystemExit("never run")
+if True:
+    def under_if():
+        """Under an if."""
+        def inner():
+            """Inside a function."""
+try:
+    async def under_try():
+        "Under a try."
+except ImportError:
+    def in_handler():
+        """In a handler."""
+class Outer:
+    """A class.
 
-    def read_and_change(block: list[pydocs.PythonModule]) -> list[list[tuple[str, str]] | None]:
-        (site / "ant.py").write_text(f'"""{prose("Another ant")}"""')
-        return read(block)
+        Indented.
+    Not.
+    """
+    def method(self):
+        r"""A \\method."""
+    class Inner:
+        def deep(self):
+            """Deep."""
+    def _private(self):
+        """Private."""
+class _Hidden:
+    def method(self):
+        """Hidden with its class."""
+def bare(): ...
+def formatted():
+    f"""Not a docstring."""
+'''
 
-    api.split("pydocs:ant", keep=True, workers=1, out=tmp_path / "passages")
-    monkeypatch.setattr(pydocs, "_read_block", read_and_change)
-    with pytest.raises(QontextError, match="source changed while it was read"):
-        api.split("pydocs:ant", keep=True, workers=1, out=tmp_path / "changed")
+
+def test_docstrings_of_public_objects_by_qualified_name() -> None:
+    assert docstrings(SOURCE) == [
+        ("", "The module."),
+        ("under_if", "Under an if."),
+        ("under_try", "Under a try."),
+        ("in_handler", "In a handler."),
+        ("Outer", "A class.\n\n    Indented.\nNot."),
+        ("Outer.method", "A \\method."),
+        ("Outer.Inner.deep", "Deep."),
+    ]
+
+
+def test_the_encoding_that_a_file_declares_is_used() -> None:
+    assert docstrings('# coding: latin-1\n"""Déjà vu."""'.encode("latin-1")) == [("", "Déjà vu.")]
+
+
+WORDS = " ".join(["word"] * 20)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (WORDS, True),
+        (WORDS.removesuffix("word"), False),
+        (f">>> {WORDS}", False),
+        (f">>> f()\n{WORDS}", False),  # what a doctest prints
+        (f">>> f()\n3\n\n{WORDS}", True),
+        (f"{WORDS}\0", False),
+        (f"{WORDS}\ud800", False),
+    ],
+)
+def test_prose(text: str, expected: bool) -> None:
+    assert has_prose(text) is expected
+
+
+@pytest.mark.parametrize(
+    ("docstring", "summary", "rest"),
+    [
+        ("Return the sum.", "Return the sum.", ""),
+        ("Return the sum.\n\nArgs: x", "Return the sum.", "Args: x"),
+        ("Return the\n    sum of x. More of it.\n\nEnd.", "Return the sum of x.", "More of it.\n\nEnd."),
+        ("No full stop\n\nMore.", "No full stop", "More."),
+        ("Take some, e.g. Two or i.e. Three. Next.", "Take some, e.g. Two or i.e. Three.", "Next."),
+        ('Say "yes." Then go.', 'Say "yes."', "Then go."),
+        ("The title\n=========\nText here.", "The title", "Text here."),
+        ("f(x, y=(1, 2)) -> int\n\nReturn one. Or two.", "Return one.", "f(x, y=(1, 2)) -> int\n\nOr two."),
+        (">>> f()\n1", "", ">>> f()\n1"),
+        (":param x: this", "", ":param x: this"),
+        ("", "", ""),
+    ],
+)
+def test_the_summary_is_the_first_sentence(docstring: str, summary: str, rest: str) -> None:
+    assert split_summary(docstring) == (summary, rest)

@@ -15,7 +15,7 @@ import pytest
 import zstandard
 
 from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.corpus.sources.lines import LONGEST
+from qontext.corpus.sources.formats import LARGEST_TEXT
 from qontext.frame.errors import QontextError
 
 GOOD = b'{"_id": "ok", "text": "fine"}'
@@ -40,39 +40,21 @@ def ids(path: Path) -> list[str]:
     ("line", "kind", "message"),
     [
         (b'{"_id": "1", "text": "cut', "broken JSON", "Unterminated string"),
-        (b'{"_id": "1", "text": "a"} {"_id": "2"}', "broken JSON", "Extra data"),
-        (b"plain text", "broken JSON", "one JSON object"),
         (b"[" * 100_000, "broken JSON", "recursion"),
-        (b'{"_id": ' + b"9" * 5000 + b', "text": "a"}', "broken JSON", "digits"),
-        (b'{"_id": "1", "text": "raw \x00"}', "broken JSON", "control character"),
-        (b'["_id", "1"]', "not an object", "found list"),
-        (b'"text"', "not an object", "found str"),
+        (b'["_id", "1"]', "broken JSON", "found list"),
         (b'{"text": "a"}', "missing field", "has no id \\(looked for _id, id, docid, doc_id; it has text\\)"),
-        (b'{"_id": null, "text": "a"}', "missing field", "has no id"),
-        (b'{"_id": "1", "title": "a"}', "missing field", "has no text"),
         (b'{"_id": "1", "text": null}', "missing field", "has no text"),
-        (b"{}", "missing field", "it has nothing"),
-        (b'{"_id": "", "text": "a"}', "empty id", "'_id' is empty"),
-        (b'{"_id": " ", "text": "a"}', "empty id", "'_id' is empty"),
-        (
-            b'{"_id": 1.5, "text": "a"}',
-            "wrong type",
-            "'_id' must be a string or an integer, not a number",
-        ),
-        (b'{"_id": true, "text": "a"}', "wrong type", "true or false"),
-        (b'{"_id": ["1"], "text": "a"}', "wrong type", "a list"),
-        (b'{"_id": "1", "text": 3}', "wrong type", "'text' must be a string, not a number"),
-        (b'{"_id": "1", "text": ["a"]}', "wrong type", "'text' must be a string, not a list"),
-        (b'{"_id": "1", "text": {"a": 1}}', "wrong type", "an object"),
-        (b'{"_id": "1", "title": 3, "text": "a"}', "wrong type", "'title'"),
-        (b'{"_id": "1", "doc_id": 2.5, "text": "a"}', "wrong type", "'doc_id'"),
-        (b'{"_id": "1", "paragraphs": "a"}', "wrong type", "a list of strings, not a string"),
-        (b'{"_id": "1", "paragraphs": ["a", 1]}', "wrong type", "a list of strings"),
-        (b'{"_id": "1", "text": "caf\xe9"}', "wrong encoding", "not utf-8 text: byte 0xe9 at 25"),
-        (b'{"_id": "1", "text": "\\ud83d"}', "wrong encoding", "lone surrogate .U.D83D"),
-        (b'{"_id": "1", "paragraphs": ["a", "\\uD83D"]}', "wrong encoding", "lone surrogate"),
+        (b'{"_id": "", "text": "a"}', "missing field", "has no id"),
+        (b'{"_id": 1.5, "text": "a"}', "wrong type", "not text, but float"),
+        (b'{"_id": true, "text": "a"}', "wrong type", "bool"),
+        (b'{"_id": "1", "text": ["a"]}', "wrong type", "list"),
+        (b'{"_id": "1", "title": 3, "text": "a"}', "wrong type", "int"),
+        (b'{"_id": "1", "doc_id": 2.5, "text": "a"}', "wrong type", "float"),
+        (b'{"_id": "1", "paragraphs": "a"}', "wrong type", "NoneType"),
+        (b'{"_id": "1", "paragraphs": ["a", 1]}', "wrong type", "int"),
+        (b'{"_id": "1", "text": "caf\xe9"}', "wrong encoding", "is not utf-8 text"),
+        (b'{"_id": "1", "text": "\\ud83d"}', "wrong encoding", "lone surrogate"),
         (b'{"_id": "1", "text": "a\\u0000b"}', "NUL bytes", "NUL"),
-        (b'{"_id": "1\\u0000", "text": "a"}', "NUL bytes", "NUL"),
     ],
 )
 def test_json_lines(tmp_path: Path, line: bytes, kind: str, message: str) -> None:
@@ -88,12 +70,6 @@ def test_a_pair_of_surrogates_is_one_character(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     path.write_bytes(b'{"_id": "1", "text": "\\ud83d\\ude00"}')
     assert problems(path) == []
-
-
-def test_utf16_read_as_utf8_is_recognized(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    path.write_bytes(GOOD.decode().encode("utf-16"))
-    assert "starts like UTF-16" in problems(path)[0][2]
 
 
 def test_a_problem_does_not_break_a_document_apart(tmp_path: Path) -> None:
@@ -116,7 +92,7 @@ def test_a_problem_does_not_break_a_document_apart(tmp_path: Path) -> None:
         (b"1\ta\n2\tb\tc\n3\td", "x.tsv:2", "wrong columns"),
         (b"D1\tu\tt\tb\nD2\tu\tt\nD3\tu\tt\tb", "x.tsv:2", "wrong columns"),
         (b'id\ttext\ttitle\n1\ta\tA\n2\t"open\tB\n3\tc\tC\n', "x.tsv:3", "wrong columns"),
-        (b"1\ta\n\tb\n2\tc", "x.tsv:2", "empty id"),
+        (b"1\ta\n\tb\n2\tc", "x.tsv:2", "missing field"),
         (b"1\ta\n7\tb\x00\n2\tc", "x.tsv:2", "NUL bytes"),
         (b"1\ta\n7\t\xff\n2\tc", "x.tsv:2", "wrong encoding"),
     ],
@@ -157,20 +133,6 @@ def test_the_files_after_a_damaged_one_are_read(tmp_path: Path) -> None:
     assert ids(folder) == ["ok"]
 
 
-def test_a_line_too_long_is_not_held_in_memory(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl.zst"
-    long = b'{"_id": "1", "text": "' + b"a" * (3 * LONGEST) + b'"}'
-    path.write_bytes(zstandard.ZstdCompressor().compress(GOOD + b"\n" + long + b"\n" + GOOD))
-    del long
-    tracemalloc.start()
-    ((place, kind, message),) = problems(path)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    assert (place, kind, message) == ("docs.jsonl.zst:2", "too long", "the line is longer than 64 MiB")
-    assert peak < 1.5 * LONGEST
-    assert ids(path) == ["ok", "ok"]
-
-
 @pytest.mark.parametrize("copies", [1, 10])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, copies: int) -> None:
     path = tmp_path / "docs.jsonl.gz"
@@ -192,26 +154,23 @@ def test_texts(tmp_path: Path) -> None:
     (folder / "c.txt").symlink_to("nowhere")
     (folder / "d.txt").write_bytes(b"fine")
     with (folder / "e.txt").open("wb") as file:
-        file.truncate(LONGEST + 1)
+        file.truncate(LARGEST_TEXT + 1)
     assert [problem[:2] for problem in problems(folder)] == [
         ("texts/a.txt:2", "wrong encoding"),
         ("texts/b.txt", "NUL bytes"),
         ("texts/c.txt", "damaged file"),
-        ("texts/e.txt", "too long"),
+        ("texts/e.txt", "too large"),
     ]
     assert ids(folder) == ["d.txt"]
 
 
 def test_parquet(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
-    text = pa.array([b"fine", b"\xff", None, b"n\0l", b"fine"]).view(pa.binary())
-    text = pa.Array.from_buffers(pa.string(), len(text), text.buffers())
-    pq.write_table(pa.table({"id": ["1", "2", "3", "4", None], "text": text}), path)
+    pq.write_table(pa.table({"id": ["1", "3", "4", None], "text": ["fine", None, "n\0l", "fine"]}), path)
     assert [problem[:2] for problem in problems(path)] == [
-        ("a.parquet: row 2", "wrong encoding"),
-        ("a.parquet: row 3", "missing field"),
-        ("a.parquet: row 4", "NUL bytes"),
-        ("a.parquet: row 5", "missing field"),
+        ("a.parquet: row 2", "missing field"),
+        ("a.parquet: row 3", "NUL bytes"),
+        ("a.parquet: row 4", "missing field"),
     ]
     assert ids(path) == ["1"]
 

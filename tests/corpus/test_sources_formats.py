@@ -14,7 +14,6 @@ import zstandard
 
 from qontext import api
 from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.corpus.sources.several import digest_of
 from qontext.corpus.split import SplitConfig
 from qontext.data.collection import Passage, read_passages
 from qontext.data.records import Document
@@ -100,6 +99,10 @@ def test_paragraphs_are_numbered_passages_without_the_empty_ones(tmp_path: Path)
 
 
 def test_fields_may_have_other_names(tmp_path: Path) -> None:
+    assert FieldNames.parse("id=key,text=main|abstract") == FieldNames(id="key", text="main|abstract")
+    for wrong in ("ids=key", "key", "id=a,b"):
+        with pytest.raises(QontextError, match="is not FIELD=NAME"):
+            FieldNames.parse(wrong)
     path = write(
         tmp_path / "docs.jsonl", lines({"key": "k", "head": "h", "abstract": "a", "of": "d", "id": "no"})
     )
@@ -236,7 +239,7 @@ def test_parquet_files_and_folders(tmp_path: Path) -> None:
 
 def test_parquet_without_the_columns_is_refused_at_once(tmp_path: Path) -> None:
     pq.write_table(pa.table({"id": ["1"], "words": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(QontextError, match=r"no text column.*it has id, words.*--text-field"):
+    with pytest.raises(QontextError, match=r"no text column.*it has id, words.*--fields text=NAME"):
         open_source(str(tmp_path / "a.parquet"), fields=FieldNames())
 
 
@@ -285,7 +288,7 @@ def test_files_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.Captur
     for name, content in (("a.txt", b"x"), ("b.xyz", b"\0x"), ("c.xyz.gz", gzip.compress(b"\1\2\3"))):
         write(tmp_path / name, content)
     api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
-    assert "2 files are not read (1 .xyz, 1 .xyz.gz)" in capsys.readouterr().err
+    assert "2 files (1 .xyz, 1 .xyz.gz) not read" in capsys.readouterr().err
 
 
 def test_text_is_read_whatever_its_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -303,7 +306,7 @@ def test_text_is_read_whatever_its_ending(tmp_path: Path, capsys: pytest.Capture
     assert dict(source.unread) == {".bin": 1, ".json": 1, "no ending": 1}
     api.split(tmp_path / "docs", out=tmp_path / "out")
     said = " ".join(capsys.readouterr().err.split())
-    assert "3 files of unknown kinds are read as text (1 .pod, 1 .pm, 1 .log)" in said, said
+    assert "3 files (1 .pod, 1 .pm, 1 .log) of unknown kinds read as text" in said, said
     assert read(tmp_path / "docs" / "Mail.pm")[0].content.startswith("package Mail;")
 
 
@@ -329,25 +332,6 @@ def test_an_ending_is_read_as_the_format_that_is_named(tmp_path: Path) -> None:
     assert one.summary["documents"] == 1
 
 
-def test_the_hash_of_a_folder_has_what_is_read_as_documents(tmp_path: Path) -> None:
-    write(tmp_path / "docs" / "a.md", b"# A")
-    hashes = set()
-    for text in (b"{}", b"{ }"):
-        write(tmp_path / "docs" / "a.css", text)
-        hashes.add((digest_of(str(tmp_path / "docs")), digest_of(str(tmp_path / "docs"), ("css=text",))))
-    (one, with_css), (other, with_other) = hashes
-    assert one == other and with_css != with_other
-
-
-def test_an_encoding_of_a_source_without_files_of_its_own_is_refused(tmp_path: Path) -> None:
-    write(tmp_path / "docs.jsonl", BEIR)
-    listing = json.dumps({"docs": {"path": str(tmp_path / "docs.jsonl")}})
-    uri = f"sources:{write(tmp_path / 'sources.json', listing.encode())}"
-    assert open_source(uri, fields=FieldNames(), encoding="UTF8")
-    with pytest.raises(QontextError, match="Remove --encoding"):
-        open_source(uri, fields=FieldNames(), encoding="latin-1")
-
-
 def test_what_is_read_as_what_is_part_of_the_identity(tmp_path: Path) -> None:
     write(tmp_path / "docs" / "a.foo", b"# A\n\nA boat.\n")
     split = api.split(tmp_path / "docs", workers=1, out=tmp_path / "out")
@@ -361,21 +345,11 @@ def test_what_is_read_as_what_is_part_of_the_identity(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize(
-    ("pair", "message"),
-    [
-        ("pm=txt", "unknown format 'txt': choose from text, csv, markdown, .*code"),
-        ("pm", "'pm' is not an extension and a format, such as pm=text"),
-        ("=text", "is not an extension and a format"),
-        ("tar.pm=text", "is not an extension and a format"),
-    ],
-)
-def test_a_wrong_format_is_one_sentence(tmp_path: Path, pair: str, message: str) -> None:
+@pytest.mark.parametrize("pair", ["pm=txt", "pm", "=text"])
+def test_a_wrong_format_is_one_sentence(tmp_path: Path, pair: str) -> None:
     write(tmp_path / "docs" / "a.pm", b"A boat.\n")
-    with pytest.raises(QontextError, match=message):
+    with pytest.raises(QontextError, match=f"'{pair}' is not ENDING=FORMAT, with one of text, csv"):
         api.split(tmp_path / "docs", read_as=(pair,), out=tmp_path / "out")
-    with pytest.raises(QontextError, match="has no files"):
-        open_source("pydocs:json", fields=FieldNames(), read_as=("pm=text",))
 
 
 def test_rows_of_csv_name_their_columns(tmp_path: Path) -> None:
@@ -427,8 +401,8 @@ def test_a_folder_holds_documents_or_records_whichever_are_larger(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        ([], "no file in a supported format.*ir_datasets:NAME"),
-        (["a.png"], "no file in a supported format"),
+        ([], "no document in a supported format.*ir_datasets:NAME"),
+        (["a.png"], r"no document in a supported format: 1 file \(1 .png\) not read"),
         (["a.jsonl", "b.tsv"], r"several formats \(.jsonl, .tsv\)"),
         (["dataset_info.json", "state.json"], "Use hf:"),
     ],
@@ -440,22 +414,13 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, make: list[str]
         open_source(str(tmp_path), fields=FieldNames())
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("a.xyz", "unsupported file extension: .xyz"), ("a", "unsupported file extension: none")],
-)
-def test_unknown_endings_are_refused(tmp_path: Path, name: str, message: str) -> None:
-    with pytest.raises(QontextError, match=f"{message}.*BEIR folder"):
-        open_source(str(write(tmp_path / name, b"\0x")), fields=FieldNames())
-
-
 @pytest.mark.parametrize("uri", ["no/such.jsonl", "", "s3://bucket/x", "-"])
 def test_what_is_not_there_is_refused(uri: str) -> None:
     with pytest.raises(QontextError, match=r"no such file or folder.*Pass a file"):
         open_source(uri, fields=FieldNames())
 
 
-@pytest.mark.parametrize("encoding", ["utf-9", "base64"])
+@pytest.mark.parametrize("encoding", ["utf-9"])
 def test_unknown_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
     with pytest.raises(QontextError, match="unknown text encoding"):
         open_source(str(write(tmp_path / "a.jsonl", b"")), fields=FieldNames(), encoding=encoding)
@@ -464,16 +429,3 @@ def test_unknown_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
 def test_empty_files_have_no_documents(tmp_path: Path) -> None:
     for name in ("a.jsonl", "a.jsonl.gz", "a.tsv"):
         assert read(write(tmp_path / name, b"")) == []
-
-
-@pytest.mark.parametrize(
-    ("content", "texts"),
-    [
-        (b",name,born\n0,Ada,1815\n", ["0; name: Ada; born: 1815"]),
-        (b'"Name, first";born\n"a, b";1\n', ["Name, first: a, b; born: 1"]),
-        (b"name,note\nAda," + b"x" * 200_000 + b"\n", ["name: Ada; note: " + "x" * 200_000]),
-    ],
-)
-def test_csv_of_other_programs(tmp_path: Path, content: bytes, texts: list[str]) -> None:
-    (document,) = read(write(tmp_path / "t.csv", content))
-    assert [block.text for block in document.blocks] == texts

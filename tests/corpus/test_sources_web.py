@@ -106,11 +106,13 @@ def test_within_an_hour_the_cache_answers_then_the_server_is_asked(
 def test_redirects_stay_on_the_host(site: Any) -> None:
     site.pages["/moved"] = f"to {site.url}/mill"
     site.pages["/away"] = "to http://elsewhere.example/"
-    for path in ("/moved", "/away"):
+    site.pages["/port"] = "to http://127.0.0.1:1/"
+    for path in ("/moved", "/away", "/port"):
         trust.give(f"{site.url}{path}")
     assert "grinds flour" in read(f"{site.url}/moved")[0].content
-    with pytest.raises(QontextError, match="another host"):
-        read(f"{site.url}/away")
+    for path in ("/away", "/port"):
+        with pytest.raises(QontextError, match="another site"):
+            read(f"{site.url}{path}")
 
 
 def test_the_type_and_encoding_that_the_server_declares(site: Any) -> None:
@@ -144,7 +146,6 @@ def test_addresses_are_encoded_and_sitemaps_unpacked(site: Any) -> None:
     [
         ("", "is not a sitemap"),
         (gzip.compress(b" " * (web.MOST_BYTES + 1)), "has more than 20 MB"),
-        (b"\x1f\x8bdamaged", "cannot be read"),
     ],
 )
 def test_a_damaged_sitemap_is_refused(site: Any, content: str | bytes, message: str) -> None:
@@ -176,7 +177,7 @@ def test_a_page_that_fails_for_a_while_stays_as_it_was(
     monkeypatch.setattr(web, "FRESH_SECONDS", 0)
     site.pages |= {"/mill": 503, "/gone": 503}
     assert read(f"{site.url}/sitemap.xml")[:3] == before[:3]
-    assert f"stay as they were: {site.url}/mill: the server answers 503." in caplog.text
+    assert f"{site.url}/mill: the server answers 503; the page stays as it was." in caplog.text
     site.pages["/mill"] = 410
     items = read(f"{site.url}/sitemap.xml")
     assert [item.id for item in items if isinstance(item, Document)] == [f"{site.url}/boat"]
@@ -193,4 +194,4 @@ def test_pages_and_sitemaps_that_are_left_out_are_counted(
     site.pages["/all.xml"] = f"<sitemapindex>{f'<a><loc>{site.url}/sitemap.xml</loc></a>' * 3}</sitemapindex>"
     trust.give(f"{site.url}/all.xml")
     read(f"{site.url}/all.xml")
-    assert "only the first 2 of 4 sitemaps are read, 2 left out" in caplog.text
+    assert "only the first 2 sitemaps are read, 2 left out" in caplog.text

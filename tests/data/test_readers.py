@@ -246,24 +246,6 @@ def test_a_table_with_all_its_columns_has_the_types_of_the_schema(tmp_path: Path
     assert len(empty) == 0 and empty.schema.field("number").type == pa.int32()
 
 
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        (
-            "d.parquet",
-            lambda path: pq.write_table(pa.table([["1"], ["a"], ["b"]], ["id", "text", "text"]), path),
-        ),
-        ("d.tsv", lambda path: path.write_text("id\ttext\ttext\n1\ta\tb\n")),
-    ],
-)
-def test_documents_with_two_columns_of_one_name(
-    tmp_path: Path, name: str, content: Callable[[Path], Any]
-) -> None:
-    content(tmp_path / name)
-    with pytest.raises(QontextError, match=r"has several columns named 'text'"):
-        list(open_source(str(tmp_path / name), fields=FieldNames()).documents())
-
-
 def test_documents_of_tables_have_the_ids_that_judgments_name(tmp_path: Path) -> None:
     (tmp_path / "d.tsv").write_text("my␠id\ttext\n", encoding="utf-8")
     (document,) = open_source(str(tmp_path / "d.tsv"), fields=FieldNames()).documents()

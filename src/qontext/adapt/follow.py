@@ -15,7 +15,7 @@ from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
 from qontext.corpus.language import language_of_source
-from qontext.corpus.sources import FieldNames, open_source, scheme_of
+from qontext.corpus.sources import FieldNames, open_source, scheme_of, stamp
 from qontext.corpus.sources.several import (
     FILE,
     SCHEME,
@@ -28,7 +28,6 @@ from qontext.corpus.sources.several import (
     place_of,
     read_listing,
     set_read_as,
-    stamp_of,
 )
 from qontext.frame import inputs, log, trust
 from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
@@ -53,7 +52,7 @@ def has_changed(root: Path) -> bool:
         return (root / FILE).is_file() or read_planned(root) is not None
     there = dict(_places(root, recorded["documents"]))
     return not there.keys() >= recorded["stamps"].keys() or any(
-        stamp_of(path) != recorded["stamps"].get(name) for name, path in there.items()
+        stamp(path) != recorded["stamps"].get(name) for name, path in there.items()
     )
 
 
@@ -131,7 +130,7 @@ class Follower:
         is_known = recorded.get("documents") == self.documents and not is_edited
         if is_same and is_known and not wants_vectors:
             return {"out": str(self.root), "changed": False}
-        digest = digest_of(self.documents, self._read_as())
+        digest = digest_of(self.documents)
         is_same = digest == recorded["digest"] if recorded else self._is_indexed()
         if wants_vectors and self.about is not None:
             log.note("Vectors of all passages are computed; with --words, none are.")
@@ -184,7 +183,7 @@ class Follower:
         """The stamps of the sources that are looked at."""
         for name in self.edits.only:
             _require(name, there)
-        return {name: stamp_of(there[name]) for name in self.edits.only or there}
+        return {name: stamp(there[name]) for name in self.edits.only or there}
 
     def _is_indexed(self) -> bool:
         """True if the index says that it is of the documents as they are now."""

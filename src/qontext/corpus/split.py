@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import cached_property
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from qontext.corpus import counting, parallel
 from qontext.corpus.sentences import SPLITTERS, pieces
@@ -85,20 +85,9 @@ class SplitConfig(PartsConfig):
     on_error: Literal["stop", "skip"] = "stop"
     """On an invalid record: stop with an error, or skip and count it."""
 
-    id_field: str = "_id|id|docid|doc_id"
-    """Names of the id field in JSON and Parquet records, separated by |; the first one present is used."""
-
-    title_field: str = "title"
-    """Names of the title field."""
-
-    text_field: str = "text|contents|body"
-    """Names of the text field."""
-
-    paragraphs_field: str = "paragraphs"
-    """Names of a field with a list of paragraphs, used instead of a text."""
-
-    doc_field: str = "doc_id"
-    """Names of the field with the id of a passage's document."""
+    fields: Annotated[str, AfterValidator(lambda text: FieldNames.parse(text) and text)] = ""
+    """Names of the fields of records that have others than usual, such as id=docno,text=body|abstract: id, title, text,
+    paragraphs (a list, used instead of a text), doc (the id of a passage's document)."""
 
     encoding: str = "utf-8"
     """Character encoding of text files."""
@@ -120,9 +109,7 @@ class SplitConfig(PartsConfig):
 
 def open_documents(config: SplitConfig) -> Source:
     """The documents that the settings name."""
-    names = FieldNames(
-        config.id_field, config.title_field, config.text_field, config.paragraphs_field, config.doc_field
-    )
+    names = FieldNames.parse(config.fields)
     source = open_source(config.source, fields=names, encoding=config.encoding, read_as=config.read_as)
     if config.keep and not source.has_ids:
         raise QontextError(

@@ -6,7 +6,6 @@ moved, and also if only the artifact was moved.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,16 +31,12 @@ def fingerprint(path: Path | str, is_read: Callable[[os.DirEntry[str]], bool] = 
     return content_hash(file)
 
 
-def stamp(path: Path) -> str:
+def stamp(path: Path, is_read: Callable[[os.DirEntry[str]], bool] = lambda entry: True) -> str:
     """The stamps of the files that `fingerprint` reads, which changes with them; empty if they are missing."""
     try:
         if is_artifact(path):
             return file_stamp(path / META)
-        return (
-            json.dumps(dict(_tree(path, file_stamp, lambda entry: True)))
-            if path.is_dir()
-            else file_stamp(path)
-        )
+        return json_digest(dict(_tree(path, file_stamp, is_read))) if path.is_dir() else file_stamp(path)
     except (OSError, QontextError):
         return ""
 

@@ -1,11 +1,9 @@
-"""Document sources: `open_source` turns a path or URI into a stream; one file per format. A URI is
-``scheme:rest``. The scheme is a name in `SOURCES`, an entry point in the group ``qontext.sources``, or
-``module:Class`` for a custom source.
+"""Document sources: `open_source` turns a path or URI into a stream. A URI is ``scheme:rest``. The scheme is a name in
+`SOURCES`, an entry point in the group ``qontext.sources``, or ``module:Class`` for a custom source.
 """
 
 from __future__ import annotations
 
-import codecs
 import os
 import re
 from collections import Counter
@@ -17,11 +15,12 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.data.lines import SUFFIXES
+from qontext.data.lines import SUFFIXES, check_encoding, ending, open_bytes
 from qontext.frame.artifacts import is_artifact
-from qontext.frame.errors import QontextError, missing_extra, printable
+from qontext.frame.errors import QontextError, printable
 from qontext.frame.files import readable_errors, require_regular
 from qontext.frame.fingerprint import fingerprint as content_fingerprint
+from qontext.frame.fingerprint import stamp as content_stamp
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand
 
@@ -38,8 +37,8 @@ SOURCES = Kinds(
     "qontext.corpus.sources.base:Source",
     {
         "pydocs": Kind("qontext.corpus.sources.pydocs:PyDocs", "the documentation of the installed Python packages"),
-        "ir_datasets": Kind("qontext.corpus.sources.irds:IrDatasets", "a data set of ir_datasets"),
-        "hf": Kind("qontext.corpus.sources.hf:HuggingFace", "a data set of the Hugging Face Hub or the datasets library"),
+        "ir_datasets": Kind("qontext.corpus.sources.hub:IrDatasets", "a data set of ir_datasets"),
+        "hf": Kind("qontext.corpus.sources.hub:HuggingFace", "a data set of the Hugging Face Hub or the datasets library"),
         "https": Kind("qontext.corpus.sources.web:Https", "a page or a sitemap, over the network"),
         "http": Kind("qontext.corpus.sources.web:Http", "the same without encryption"),
         "sources": Kind("qontext.corpus.sources.several:Several", "several sources, as a file names them"),
@@ -48,8 +47,7 @@ SOURCES = Kinds(
 _OWN = re.compile(r"(?P<kind>[A-Za-z_][\w.]*:[A-Za-z_][\w.]*)(?::(?P<rest>.*))?", re.ASCII)
 _BEIR = tuple(f"corpus.jsonl{suffix}" for suffix in ("", *SUFFIXES))
 _SHARDS = (".jsonl", ".tsv", ".parquet")
-_FIRST_LINES = 20
-"""Lines of a .txt file that say whether it is a table."""
+_RECORDS = (*_SHARDS, ".json")
 
 
 def _normalized(pairs: tuple[str, ...]) -> tuple[str, ...]:
@@ -67,32 +65,26 @@ ReadAs = Annotated[tuple[str, ...], AfterValidator(_normalized)]
 def open_source(
     uri: str, *, fields: FieldNames, encoding: str = "utf-8", read_as: Iterable[str] = ()
 ) -> Source:
-    """The documents at a path or URI. At most the first line is read. `read_as` has ENDING=FORMAT pairs."""
+    """The documents at a path or URI. At most the first lines are read. `read_as` has ENDING=FORMAT pairs."""
     from qontext.corpus.sources.formats import endings
-    from qontext.corpus.sources.lines import check_encoding, ending
 
     check_encoding(encoding)
-    chosen = endings(read_as)
     if scheme := scheme_of(uri):
         kind, rest = scheme
-        is_listing = kind == "sources"  # there may be files among them
-        if chosen and not is_listing:
-            raise QontextError("has no files", place=uri, remedy="Remove --read-as.")
-        if codecs.lookup(encoding).name != "utf-8":
-            raise QontextError("has no files of a chosen encoding", place=uri, remedy="Remove --encoding.")
-        how = {"read_as": [f"{suffix[1:]}={name}" for suffix, name in chosen.items()]} if is_listing else {}
+        how = {"read_as": read_as} if kind == "sources" else {}  # there may be files among them
         source: Source = SOURCES.load(kind).open(uri, rest, fields, **how)
         return source
-    path = Path(uri).expanduser()
+    path, chosen = Path(uri).expanduser(), endings(read_as)
     if uri and path.is_dir():
         return _open_folder(path, fields, encoding, chosen)
     if not uri or not path.exists():
         raise QontextError("no such file or folder", place=uri or "(empty name)", remedy=UNDERSTOOD)
     with readable_errors(), require_regular(path).open("rb"):
         pass  # an input that cannot be opened is an error, not a skipped document
-    if ending(path) in chosen or (ending(path) == ".txt" and not _is_table(path, encoding)):
-        return _open_document(str(path), path, encoding, chosen)
-    return _open_files(str(path), [path], fields, encoding)
+    is_record = ending(path) in _RECORDS or (ending(path) == ".txt" and _is_table(path))
+    if is_record and ending(path) not in chosen:
+        return _open_records(path, [path], fields, encoding)
+    return _open_documents(path, encoding, chosen)
 
 
 def scheme_of(uri: str) -> tuple[str, str] | None:
@@ -117,49 +109,24 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
 def _open_folder(path: Path, fields: FieldNames, encoding: str, read_as: Mapping[str, str]) -> Source:
     """BEIR's corpus file, or shards of one format, or documents of any format: whichever of the last two have more bytes.
     Hidden files are ignored."""
-    from qontext.corpus.sources.files import Files, walk
-    from qontext.corpus.sources.formats import format_of, is_installed
-    from qontext.corpus.sources.lines import ending
+    from qontext.corpus.sources.files import walk
+    from qontext.corpus.sources.formats import format_of
 
-    corpus = next((path / name for name in _BEIR if (path / name).is_file()), None)
-    if corpus:
-        return _open_files(str(path), [corpus], fields, encoding)
-    others = [file for file in walk(path, read_as) if isinstance(file, Path) and file.is_file()]
-    shards = {*_SHARDS} - {*read_as}
-    files = sorted(
-        f for f in path.iterdir() if f.is_file() and not f.name.startswith(".") and ending(f) in shards
-    )
-    documents = [file for file in others if format_of(file, read_as) is not None]
-    if files and _size(files) >= _size(documents):
-        return _open_shards(path, files, others, fields, encoding)
+    if corpus := next((path / name for name in _BEIR if (path / name).is_file()), None):
+        return _open_records(path, [corpus], fields, encoding)
     if (path / "dataset_info.json").is_file() or (path / "dataset_dict.json").is_file():
         raise QontextError("was saved by the datasets library", place=path, remedy=f"Use hf:{path}.")
-    formats = {format_of(file, read_as) for file in documents}
-    if any(is_installed(name) for name in formats if name is not None):
-        return Files(str(path), path, encoding, read_as)
-    if formats:
-        raise missing_extra("pypdfium2", "docs", "Reading PDF files")
-    raise QontextError("contains no file in a supported format", place=path, remedy=UNDERSTOOD)
-
-
-def _open_shards(
-    path: Path, files: list[Path], others: list[Path], fields: FieldNames, encoding: str
-) -> Source:
-    """Files of records, and the number of the other files in their folder."""
-    from qontext.corpus.sources.lines import ending
-
-    kinds = sorted({ending(file) for file in files})
-    if len(kinds) > 1:
-        raise QontextError(
-            f"contains files of several formats ({', '.join(kinds)})",
-            place=path,
-            remedy="Name one of the files, or move files of the same format into their own folder.",
-        )
-    source = _open_files(str(path), files, fields, encoding)
-    read = {*files}
-    source.unread = dict(
-        Counter(printable(ending(f)) or "no ending" for f in others if f not in read).most_common()
-    )
+    files = [file for file in walk(path) if isinstance(file, Path) and file.is_file()]
+    shards = [f for f in files if f.parent == path and ending(f) in {*_SHARDS} - {*read_as}]
+    documents = [file for file in files if format_of(file, read_as) is not None]
+    if not shards or _size(shards) < _size(documents):
+        return _open_documents(path, encoding, read_as)
+    if len(kinds := sorted({ending(file) for file in shards})) > 1:
+        message = f"contains files of several formats ({', '.join(kinds)})"
+        raise QontextError(message, place=path, remedy="Name one of the files.")
+    source = _open_records(path, shards, fields, encoding)
+    others = Counter(printable(ending(file)) or "no ending" for file in files if file not in {*shards})
+    source.unread = dict(others.most_common())
     return source
 
 
@@ -167,42 +134,27 @@ def _size(files: list[Path]) -> int:
     return sum(file.stat().st_size for file in files)
 
 
-def _open_files(name: str, files: list[Path], fields: FieldNames, encoding: str) -> Source:
-    from qontext.corpus.sources.lines import ending
-    from qontext.corpus.sources.records import JsonLines, ParquetRecords, Tsv
+def _open_records(path: Path, files: list[Path], fields: FieldNames, encoding: str) -> Source:
+    from qontext.corpus.sources.records import open_records
 
-    kind = ending(files[0])
-    if kind in (".jsonl", ".json"):
-        return JsonLines(name, files, fields, encoding)
-    if kind in (".tsv", ".txt"):
-        return Tsv(name, files, fields, encoding)
-    if kind == ".parquet":
-        return ParquetRecords(name, files, fields)
-    return _open_document(name, files[0], encoding, {})
+    return open_records(str(path), files, fields, encoding, ending(files[0]))
 
 
-def _open_document(name: str, file: Path, encoding: str, read_as: Mapping[str, str]) -> Source:
-    from qontext.corpus.sources.files import Files
-    from qontext.corpus.sources.formats import format_of, is_installed
-    from qontext.corpus.sources.lines import ending
+def _open_documents(path: Path, encoding: str, read_as: Mapping[str, str]) -> Source:
+    from qontext.corpus.sources.files import Files, unread
 
-    kind = format_of(file, read_as)
-    if kind is None:
-        raise QontextError(
-            f"unsupported file extension: {ending(file) or 'none'}", place=name, remedy=UNDERSTOOD
-        )
-    if not is_installed(kind):
-        raise missing_extra("pypdfium2", "docs", "Reading PDF files")
-    return Files(name, file, encoding, read_as)
+    source = Files(str(path), path, encoding, read_as)
+    if not source.items:
+        left = f": {unread(source.unread)}" if source.unread else ""
+        raise QontextError(f"contains no document in a supported format{left}", place=path, remedy=UNDERSTOOD)
+    return source
 
 
-def _is_table(path: Path, encoding: str) -> bool:
+def _is_table(path: Path) -> bool:
     """True if a .txt file is tab-separated, rather than a text, which may have a tab somewhere."""
-    from qontext.corpus.sources.lines import read_lines
-
-    lines = islice(read_lines(path, encoding, lambda amount: None), _FIRST_LINES)
-    texts = [line.rstrip() for _, line in lines if isinstance(line, str) and line.strip()]
-    with_tab = ["\t" in line.lstrip() for line in texts]
+    with open_bytes(path) as file:
+        lines = [line.rstrip() for line in islice(file, 20) if line.strip()]
+    with_tab = [b"\t" in line.lstrip() for line in lines]
     return with_tab[:1] == [True] and 2 * sum(with_tab) >= len(with_tab)
 
 
@@ -220,18 +172,16 @@ def _is_read(entry: os.DirEntry[str]) -> bool:
 
 def fingerprint(source: str) -> str | None:
     """A hash of documents that are not a file, in a folder without what is hidden; None if it is that of the content."""
-    scheme = scheme_of(source)
-    if scheme is None:
-        folder = Path(source).expanduser()
-        is_read_below = folder.is_dir() and not is_artifact(folder) and reads_below(folder)
-        return content_fingerprint(folder, _is_read) if is_read_below else None
-    kind, rest = scheme
-    digest: str | None = SOURCES.load(kind).fingerprint(rest)
-    return digest
+    if scheme := scheme_of(source):
+        digest: str | None = SOURCES.load(scheme[0]).fingerprint(scheme[1])
+        return digest
+    folder = Path(source).expanduser()
+    is_read_below = folder.is_dir() and not is_artifact(folder) and reads_below(folder)
+    return content_fingerprint(folder, _is_read) if is_read_below else None
 
 
 def stamp(source: str) -> str:
-    """A stamp of documents that are not a file or folder: it changes with their content, and they are not read for it. Empty
-    if there is none."""
-    scheme = scheme_of(source)
-    return SOURCES.load(scheme[0]).stamp(scheme[1]) if scheme is not None else ""
+    """A stamp of documents, which changes with their content, and for which they are not read. Empty if there is none."""
+    if scheme := scheme_of(source):
+        return str(SOURCES.load(scheme[0]).stamp(scheme[1]))
+    return content_stamp(Path(source).expanduser(), _is_read)

@@ -7,21 +7,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, Self
 
+from qontext.frame.errors import QontextError
+
 if TYPE_CHECKING:
     from qontext.data.records import Document
 
-
 ProblemKind = Literal[
     "broken JSON",
-    "not an object",
     "missing field",
     "wrong type",
-    "empty id",
     "wrong encoding",
     "NUL bytes",
     "wrong columns",
-    "too long",
     "damaged file",
+    "too long",
     "damaged document",
     "encrypted",
     "no text layer",
@@ -31,7 +30,6 @@ ProblemKind = Literal[
     "duplicate id",
     "empty text",
 ]
-
 UNREADABLE: tuple[ProblemKind, ...] = (
     "damaged document",
     "encrypted",
@@ -65,6 +63,17 @@ class FieldNames:
     text: str = "text|contents|body"
     paragraphs: str = "paragraphs"
     doc: str = "doc_id"
+
+    @classmethod
+    def parse(cls, text: str) -> FieldNames:
+        """``id=docno,text=body`` → the names of these fields, and the default for the others."""
+        names = dict(pair.split("=", 1) for pair in text.split(",") if "=" in pair)
+        if text and (names.keys() - cls.__dataclass_fields__ or len(names) < text.count(",") + 1):
+            raise QontextError(
+                f"--fields {text!r} is not FIELD=NAME, ...",
+                remedy="Fields: id, title, text, paragraphs, doc.",
+            )
+        return cls(**names)
 
 
 class Source(ABC):

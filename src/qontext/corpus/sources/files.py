@@ -4,11 +4,12 @@ document's id is its path in the folder; its title is the title in the file, or 
 
 from __future__ import annotations
 
+import itertools
 import lzma
 import os
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
 
@@ -17,76 +18,74 @@ from qontext.corpus.sources.base import Problem, Source
 from qontext.corpus.sources.formats import (
     FORMATS,
     TEXTS,
+    FileText,
+    Unreadable,
     format_of,
     is_installed,
     is_other_text,
     reader,
     shown_ending,
 )
-from qontext.corpus.sources.formats.base import FileText, Unreadable
-from qontext.corpus.sources.formats.plain import read_other
-from qontext.corpus.sources.lines import ending
+from qontext.data.lines import ending
 from qontext.data.passage import as_json
-from qontext.data.records import Block, Document
+from qontext.data.records import Document
 from qontext.frame import files, log
 from qontext.frame.errors import printable
 
 NOT_ENTERED = ("__pycache__", "node_modules", "_static", "_sources")
 """Folders without documents: program folders, and Sphinx's copies of sources."""
-_FILES_PER_BLOCK, _BYTES_PER_BLOCK = 16, 4 << 20
+_FILES_PER_BLOCK = 16
 _SMALL = 8 << 20
 """Maximum total size of files to read in a single process."""
 
-File = tuple[Path, str]
+File = tuple[Path, str, str]
+"""A file, its path in the source, and its format."""
 
 
 class Files(Source):
     """The documents of a folder and its subfolders in sorted order, or of one file."""
 
     def __init__(self, name: str, path: Path, encoding: str, read_as: Mapping[str, str]) -> None:
-        others: Counter[str] = Counter()
-        texts: Counter[str] = Counter()
-        size = 0
-        for file in _files(path, read_as):
-            if isinstance(file, Path):
-                kind = format_of(file, read_as)
-                if kind is not None and is_installed(kind):
-                    size += file.stat().st_size if file.exists() else 0
-                    if is_other_text(file, read_as):
-                        texts[printable(shown_ending(file))] += 1
-                else:
-                    others[printable(shown_ending(file))] += 1
-        super().__init__(name, has_passages=False, bytes_total=size)
-        self.path, self.encoding, self.read_as = path, encoding, read_as
-        self.unread = dict(others.most_common())
-        self.as_text = dict(texts.most_common())
+        super().__init__(name, has_passages=False)
+        self.encoding, self.read_as = encoding, read_as
+        root = path if path.is_dir() else path.parent
+        self.items: list[File | Problem] = []
+        unread, as_text = Counter[str](), Counter[str]()
+        for file in walk(path):
+            kind = None if isinstance(file, Problem) else format_of(file, read_as)
+            if isinstance(file, Problem):
+                self.items.append(file)
+            elif kind is None or not is_installed(kind):
+                unread[printable(shown_ending(file))] += 1
+            elif not file.is_file():
+                self.items.append(Problem(printable(file), "damaged file", "is not a regular file"))
+            else:
+                self.items.append((file, printable(file.relative_to(root).as_posix()), kind))
+                as_text[printable(shown_ending(file))] += is_other_text(file, read_as)
+        self.unread, self.as_text = dict(unread.most_common()), dict((+as_text).most_common())
+        self.bytes_total = sum(item[0].stat().st_size for item in self.items if not isinstance(item, Problem))
 
     def documents(self) -> Iterator[Document | Problem]:
-        root = self.path if self.path.is_dir() else self.path.parent
-        several = (self.bytes_total or 0) > _SMALL
-        for block in _grouped(self._items(root)):
-            if isinstance(block, Problem):
-                yield block
-            elif isinstance(block, tuple):  # a mailbox is read as a stream
-                yield from _read_file(*block, self.encoding, self.read_as)
-                self.advance(block[0].stat().st_size if block[0].exists() else 0)
+        for is_alone, group in itertools.groupby(self.items, _is_alone):
+            if is_alone:
+                yield from itertools.chain.from_iterable(map(self._alone, group))
             else:
-                yield from self._read(block, several)
+                yield from self._together(group)  # type: ignore[arg-type]
 
-    def _read(self, files: list[File], several: bool) -> Iterator[Document | Problem]:
-        blocks = list(_portions(files))
-        tasks = [(block, self.encoding, self.read_as) for block in blocks]
-        workers = 0 if several and len(tasks) > 1 else 1
-        for block, items in zip(blocks, parallel.ordered_map(_read_files, tasks, workers)):
+    def _alone(self, item: File | Problem) -> Iterator[Document | Problem]:
+        if isinstance(item, Problem):
+            yield item
+        else:
+            yield from _read(item, self.encoding, self.read_as)
+            self.advance(item[0].stat().st_size)
+
+    def _together(self, files: Iterator[File]) -> Iterator[Document | Problem]:
+        workers = 0 if (self.bytes_total or 0) > _SMALL else 1
+        blocks = iter(lambda: list(itertools.islice(files, _FILES_PER_BLOCK)), [])
+        tasks = ((block, self.encoding, self.read_as) for block in blocks)
+        for items, size in parallel.ordered_map(_read_block, tasks, workers):
             yield from items
-            self.advance(sum(file.stat().st_size for file, _ in block if file.exists()))
-
-    def _items(self, root: Path) -> Iterator[File | Problem]:
-        for file in _files(self.path, self.read_as):
-            if isinstance(file, Problem):
-                yield file
-            elif (kind := format_of(file, self.read_as)) is not None and is_installed(kind):
-                yield file, printable(file.relative_to(root).as_posix())
+            self.advance(size)
 
 
 def announce(source: Source, uri: str) -> None:
@@ -94,134 +93,84 @@ def announce(source: Source, uri: str) -> None:
     if source.unread:
         log.note(f"{uri}: {unread(source.unread)}.")
     if source.as_text:
-        log.note(f"{uri}: {read_as_text(source.as_text)}.")
+        log.note(f"{uri}: {_counted(source.as_text)} of unknown kinds read as text.")
 
 
 def unread(counts: Mapping[str, int]) -> str:
-    """A sentence about files that are not read, by extension, with the remedy, if any."""
-    total = sum(counts.values())
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
-    more = ", …" if len(counts) > 6 else ""
+    """A sentence about the files that are not read, by extension, with the remedy, if any."""
     endings = {suffix for kind in FORMATS.values() if kind.package for suffix in kind.endings}
     needing = sorted(kind for kind in counts if ending(Path(f"x{kind}")) in endings)  # also .pdf.gz
     remedy = f"; for {', '.join(needing)}: pip install 'qontext[docs]'" if needing else ""
-    files = "1 file is" if total == 1 else f"{total:,} files are"
-    return f"{files} not read ({kinds}{more}){remedy}"
+    return f"{_counted(counts)} not read{remedy}"
 
 
-def read_as_text(counts: Mapping[str, int]) -> str:
-    """A sentence about files that are read because their content is text, by extension."""
-    kinds = ", ".join(f"{count:,} {kind}" for kind, count in list(counts.items())[:6])
-    more = ", …" if len(counts) > 6 else ""
+def _counted(counts: Mapping[str, int]) -> str:
+    """The number of files, and of those with the most common extensions."""
+    kinds = ", ".join(f"{count:,} {kind}" for kind, count in itertools.islice(counts.items(), 6))
     total = sum(counts.values())
-    files = "1 file of an unknown kind is" if total == 1 else f"{total:,} files of unknown kinds are"
-    return f"{files} read as text ({kinds}{more})"
+    return f"{total:,} {'file' if total == 1 else 'files'} ({kinds}{', …' if len(counts) > 6 else ''})"
 
 
-def _grouped(items: Iterable[File | Problem]) -> Iterator[list[File] | File | Problem]:
-    """The items in order: consecutive files in groups, mailboxes and problems separately."""
-    files: list[File] = []
-    for item in items:
-        if isinstance(item, Problem) or ending(item[0]) == ".mbox":
-            if files:
-                yield files
-                files = []
-            yield item
-        else:
-            files.append(item)
-    if files:
-        yield files
+def _is_alone(item: File | Problem) -> bool:
+    """True for a problem and for a mailbox, which is read as a stream."""
+    return isinstance(item, Problem) or ending(item[0]) == ".mbox"
 
 
-def _portions(files: list[File]) -> Iterator[list[File]]:
-    portion: list[File] = []
-    size = 0
-    for file in files:
-        portion.append(file)
-        size += file[0].stat().st_size if file[0].exists() else 0
-        if len(portion) >= _FILES_PER_BLOCK or size >= _BYTES_PER_BLOCK:
-            yield portion
-            portion, size = [], 0
-    if portion:
-        yield portion
-
-
-def _read_files(task: tuple[list[File], str, Mapping[str, str]]) -> list[Document | Problem]:
+def _read_block(task: tuple[list[File], str, Mapping[str, str]]) -> tuple[list[Document | Problem], int]:
+    """The documents of some files, and the size of the files."""
     files, encoding, read_as = task
-    return [item for file, name in files for item in _read_file(file, name, encoding, read_as)]
+    items = [item for file in files for item in _read(file, encoding, read_as)]
+    return items, sum(file.stat().st_size for file, *_ in files if file.exists())
 
 
-def _read_file(
-    file: Path, name: str, encoding: str, read_as: Mapping[str, str]
-) -> Iterator[Document | Problem]:
-    """The documents of a file, or a problem. `name` is its path in the source."""
-    kind = format_of(file, read_as)
-    assert kind is not None
+def _read(item: File, encoding: str, read_as: Mapping[str, str]) -> Iterator[Document | Problem]:
+    """The documents of a file, or a problem."""
+    file, name, kind = item
+    place = printable(file)
     try:
-        for text in (read_other if is_other_text(file, read_as) else reader(kind))(file, encoding):
+        for text in reader(file, kind, read_as)(file, encoding):
             yield _document(text, file, name, kind)
     except Unreadable as error:
-        place = printable(file)
-        yield Problem(place if error.line is None else f"{place}:{error.line}", error.kind, error.message)
-    except OSError as error:
-        yield Problem(printable(file), "damaged file", f"cannot be read: {error.strerror or error}")
-    except (EOFError, zlib.error, lzma.LZMAError) as error:
-        yield Problem(printable(file), "damaged file", f"cannot be decompressed: {error}")
+        yield Problem(f"{place}:{error.line}" if error.line else place, error.kind, error.message)
+    except (OSError, EOFError, zlib.error, lzma.LZMAError) as error:
+        yield Problem(place, "damaged file", f"cannot be read: {error}")
     except MemoryError:
-        yield Problem(printable(file), "too large", "needs more memory than is available")
+        yield Problem(place, "too large", "needs more memory than is available")
 
 
 def _document(text: FileText, file: Path, name: str, kind: str) -> Document:
     parent = PurePosixPath(name).parent.as_posix()
     metadata = {**text.metadata, "folder": "" if parent == "." else parent, "format": kind}
-    id = f"{name}#{text.name}" if text.name else name
     title = text.title
     if title.lower() in TEXTS and metadata["folder"]:  # a README says little without its folder
         title = f"{PurePosixPath(name).parent.name} {title}"
+    blocks = (
+        replace(block, text=_writable(block.text), headings=tuple(map(_writable, block.headings)))
+        for block in text.blocks
+    )
     return Document(
-        _writable(id),
+        _writable(f"{name}#{text.name}" if text.name else name),
         _writable(title),
         "",
         printable(file),
-        blocks=tuple(map(_clean, text.blocks)),
+        blocks=tuple(blocks),
         file=_writable(name),
         metadata=as_json(metadata),
     )
 
 
-def _clean(block: Block) -> Block:
-    if all(part.isascii() and "\0" not in part for part in (block.text, *block.headings)):
-        return block
-    headings = tuple(map(_writable, block.headings))
-    return replace(block, text=_writable(block.text), headings=headings)
-
-
 def _writable(text: str) -> str:
     """The text without NUL and with a question mark for each lone surrogate, which names and files may contain."""
-    return (
-        text
-        if text.isascii() and "\0" not in text
-        else text.replace("\0", "").encode("utf-8", "replace").decode()
-    )
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
 
 
-def _files(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
-    return walk(path, read_as) if path.is_dir() else iter([path])
-
-
-def walk(path: Path, read_as: Mapping[str, str]) -> Iterator[Path | Problem]:
-    """The files under `path` in sorted order, without hidden ones. A pipe is a problem."""
-    for entry in files.walk(path, enter=is_entered):
+def walk(path: Path) -> Iterator[Path | Problem]:
+    """The files under `path` in sorted order, without hidden ones, or the file itself."""
+    for entry in files.walk(path, enter=is_entered) if path.is_dir() else [path]:
         if isinstance(entry, OSError):
             yield Problem(printable(entry.filename), "damaged file", f"cannot be read: {entry.strerror}")
-        elif is_shown(entry):
-            file = Path(entry.path)
-            if format_of(file, read_as) and file.exists() and not file.is_file():
-                yield Problem(
-                    printable(file), "damaged file", "is a pipe, a socket or a device, not a regular file"
-                )
-            else:
-                yield file
+        elif isinstance(entry, Path) or is_shown(entry):
+            yield Path(entry)
 
 
 def is_shown(entry: os.DirEntry[str]) -> bool:

@@ -7,7 +7,6 @@ parsed, never imported. `pydocs:numpy,pandas` reads these packages only.
 from __future__ import annotations
 
 import ast
-import difflib
 import gc
 import inspect
 import itertools
@@ -23,7 +22,7 @@ from typing import NamedTuple
 from qontext.corpus import parallel
 from qontext.corpus.sources.base import FieldNames, Problem, Source
 from qontext.data.records import Document
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import choose
 from qontext.frame.files import digest_of, json_digest
 
 _LARGEST_FILE = 2_000_000
@@ -41,11 +40,10 @@ class PythonModule(NamedTuple):
 
 
 class PyDocs(Source):
-    """Documents by package, then path. `skipped` counts files that are too large or cannot be parsed."""
+    """Documents by package, then path."""
 
-    def __init__(self, uri: str, roots: list[Path] | None = None) -> None:
-        self.modules = _modules(uri, roots)
-        self.skipped = 0
+    def __init__(self, uri: str) -> None:
+        self.modules = _modules(uri)
         super().__init__(uri, has_passages=True, bytes_total=sum(module.size for module in self.modules))
 
     @classmethod
@@ -54,20 +52,17 @@ class PyDocs(Source):
 
     @classmethod
     def fingerprint(cls, rest: str) -> str:
-        return fingerprint(f"pydocs:{rest}")
+        """A hash of the files that the URI covers: names, sizes and modification times."""
+        files = [(module.name, module.size, module.mtime_ns) for module in _modules(f"pydocs:{rest}")]
+        return json_digest([rest, sys.version, files])
 
     def documents(self) -> Iterator[Document | Problem]:
         digests: set[bytes] = set()
-        small = len(self.modules) <= 4 * _FILES_PER_BLOCK
-        blocks = (
-            self.modules[i : i + _FILES_PER_BLOCK] for i in range(0, len(self.modules), _FILES_PER_BLOCK)
-        )
-        read = parallel.ordered_map(_read_block, blocks, 1 if small else 0)
+        starts = range(0, len(self.modules), _FILES_PER_BLOCK)
+        blocks = (self.modules[start : start + _FILES_PER_BLOCK] for start in starts)
+        read = parallel.ordered_map(_read_block, blocks, 1 if len(starts) <= 4 else 0)
         for module, objects in zip(self.modules, itertools.chain.from_iterable(read)):
             self.advance(module.size)
-            if objects is None:
-                self.skipped += 1
-                continue
             passages: dict[str, str] = {}
             for name, text in objects:
                 id = f"{module.name}:{name}" if name else module.name
@@ -80,50 +75,34 @@ class PyDocs(Source):
                 yield Document(module.name, module.name, "", str(module.path), tuple(passages.items()))
 
 
-def fingerprint(uri: str, roots: list[Path] | None = None) -> str:
-    """A hash of the files that `uri` covers: names, sizes and modification times."""
-    files = [(module.name, module.size, module.mtime_ns) for module in _modules(uri, roots)]
-    return json_digest([uri, sys.version, files])
-
-
-def _read_block(block: list[PythonModule]) -> list[list[tuple[str, str]] | None]:
+def _read_block(block: list[PythonModule]) -> list[list[tuple[str, str]]]:
     return [_read(module) for module in block]
 
 
-def _read(module: PythonModule) -> list[tuple[str, str]] | None:
-    """(qualified name, docstring) of the objects with enough text; None if the file is unreadable."""
-    if module.size > _LARGEST_FILE:
-        return None
+def _read(module: PythonModule) -> list[tuple[str, str]]:
+    """(qualified name, docstring) of the objects with enough text; none if the file cannot be parsed."""
     try:
-        source = module.path.read_bytes()
+        source = module.path.read_bytes() if module.size <= _LARGEST_FILE else b""
         # Parsing is slow, so files without multi-line docstrings are not parsed.
         if b'"""' not in source and b"'''" not in source:
             return []
         return [(name, text) for name, text in docstrings(source) if has_prose(text)]
-    except (OSError, SyntaxError, ValueError):
-        return None
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return []
 
 
-def _modules(uri: str, roots: list[Path] | None) -> list[PythonModule]:
+def _modules(uri: str) -> list[PythonModule]:
     """Every module that the URI covers, in order. If a package is found twice, the first one is used."""
     names = [name.strip() for name in uri.partition(":")[2].split(",") if name.strip()]
     packages: dict[str, Path] = {}
-    for root in _roots() if roots is None else roots:
+    for root in _roots():
         for path in _listed(root):
             name = path.name.removesuffix(".py")
             if _is_public(name) and (path.is_dir() or path.suffix == ".py"):
                 packages.setdefault(name, path)
     packages.setdefault("qontext", Path(__file__).parents[2])
     for name in names:
-        if name not in packages:
-            near = difflib.get_close_matches(name, packages, n=1)
-            raise QontextError(
-                f"no Python package {name!r} is installed",
-                place=uri,
-                remedy=f"Did you mean {near[0]!r}?"
-                if near
-                else "Name packages as they are imported: pydocs:numpy,pandas.",
-            )
+        choose(name, packages, "installed Python package")
     return [module for name in sorted(names or packages) for module in _walk(packages[name], name)]
 
 
@@ -139,21 +118,15 @@ def _walk(path: Path, name: str) -> Iterator[PythonModule]:
         for child in _listed(path):
             if child.name == "__init__.py":
                 yield from _walk(child, name)
-            elif _is_public(child.stem) and (child.suffix == ".py" or child.suffix == ""):
+            elif _is_public(child.stem) and child.suffix in (".py", ""):
                 yield from _walk(child, f"{name}.{child.stem}")
-    elif path.suffix == ".py":
-        try:
-            status = path.stat()
-        except OSError:
-            return
+    elif path.suffix == ".py" and path.is_file():
+        status = path.stat()
         yield PythonModule(name, path, status.st_size, status.st_mtime_ns)
 
 
 def _listed(folder: Path) -> list[Path]:
-    try:
-        return sorted(Path(entry.path) for entry in os.scandir(folder))
-    except OSError:
-        return []
+    return sorted(folder.iterdir()) if os.access(folder, os.R_OK | os.X_OK) else []
 
 
 def _is_public(name: str) -> bool:
@@ -185,10 +158,7 @@ def docstrings(source: bytes) -> list[tuple[str, str]]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes and the like in other people's code
-            tree = ast.parse(source)
-        return list(_documented(tree, ""))
-    except (RecursionError, MemoryError):  # what the parser raises for extreme nesting
-        raise ValueError("nested too deeply") from None
+            return list(_documented(ast.parse(source), ""))
     finally:
         if collects:
             gc.enable()
@@ -196,11 +166,8 @@ def docstrings(source: bytes) -> list[tuple[str, str]]:
 
 def has_prose(docstring: str) -> bool:
     """True if it has enough words besides its doctests, and only characters that can be encoded."""
-    try:
-        docstring.encode()
-    except UnicodeEncodeError:
-        return False
-    return "\0" not in docstring and len(_DOCTEST.sub("", docstring).split()) >= FEWEST_WORDS
+    is_text = "\0" not in docstring and not any("\ud800" <= c <= "\udfff" for c in docstring)
+    return is_text and len(_DOCTEST.sub("", docstring).split()) >= FEWEST_WORDS
 
 
 def split_summary(docstring: str) -> tuple[str, str]:
@@ -225,25 +192,14 @@ def split_summary(docstring: str) -> tuple[str, str]:
     return " ".join(summary.split()), f"{before}\n\n{rest.strip()}".strip()
 
 
-def _documented(node: ast.Module | _Object, name: str) -> Iterator[tuple[str, str]]:
-    text = ast.get_docstring(node, clean=False)
-    if text:
+def _documented(node: ast.AST, name: str) -> Iterator[tuple[str, str]]:
+    """Those of an object and below it: classes and functions, also those under an ``if``, a ``try`` or a ``with``."""
+    is_object = isinstance(node, ast.Module | _Object)
+    if is_object and (text := ast.get_docstring(node, clean=False)):  # type: ignore[arg-type]
         yield name, inspect.cleandoc(text)
-    if isinstance(node, ast.Module | ast.ClassDef):
-        for child in _objects(node.body):
-            if not child.name.startswith("_"):
+    if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.If | ast.With | ast.Try | ast.ExceptHandler):
+                yield from _documented(child, name)
+            elif isinstance(child, _Object) and not child.name.startswith("_"):
                 yield from _documented(child, f"{name}.{child.name}" if name else child.name)
-
-
-def _objects(body: list[ast.stmt]) -> Iterator[_Object]:
-    """Classes and functions, also those under an ``if``, a ``try`` or a ``with``."""
-    for statement in body:
-        if isinstance(statement, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield statement
-        elif isinstance(statement, ast.If):
-            yield from _objects(statement.body + statement.orelse)
-        elif isinstance(statement, ast.With):
-            yield from _objects(statement.body)
-        elif isinstance(statement, ast.Try):
-            handlers = [inner for handler in statement.handlers for inner in handler.body]
-            yield from _objects(statement.body + handlers + statement.orelse + statement.finalbody)

@@ -15,28 +15,22 @@ from collections import Counter
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NotRequired, Self
+from typing import Annotated, NotRequired, Self
 
 from pydantic import Field
 from typing_extensions import TypedDict
 
 from qontext.corpus import sources
 from qontext.corpus.sources.base import FieldNames, Problem, Source
-from qontext.corpus.sources.files import is_entered, is_shown, walk
-from qontext.corpus.sources.formats import endings, format_of
-from qontext.corpus.sources.lines import ending
 from qontext.data.passage import as_json
 from qontext.data.records import Document
-from qontext.frame import files
-from qontext.frame.artifacts import is_artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.files import content_hash, json_digest, read_json
-from qontext.frame.fingerprint import fingerprint, places, relative, stamp
+from qontext.frame.files import json_digest, read_json
+from qontext.frame.fingerprint import fingerprint, places, relative
 
 SCHEME, FILE, FIELD = "sources", "sources.json", "source"
 """The scheme of such a source, the name of its file in a directory of `adapt`, and the field of the metadata."""
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_RECORDS = (".jsonl", ".json", ".tsv", ".parquet")
 
 
 class Listed(TypedDict):
@@ -68,24 +62,21 @@ def read_listing(file: Path) -> Listing:
 def check_name(name: str, place: Path | str | None = None) -> str:
     """The name of a source, which conditions and tools repeat."""
     if not _NAME.fullmatch(name):
-        raise QontextError(
-            f"{name!r} cannot be the name of a source",
-            place=place,
-            remedy="Use letters, digits, '.', '_' and '-'.",
-        )
+        remedy = "Use letters, digits, '.', '_' and '-'."
+        raise QontextError(f"{name!r} cannot be the name of a source", place=place, remedy=remedy)
     return name
 
 
 def listed(path: str, root: Path, *, about: str = "", ids: str = "") -> Listed:
     """A source as the file in `root` names it."""
-    is_file = sources.scheme_of(path) is None
-    entry: Listed = {"path": str(Path(path).expanduser().absolute()) if is_file else path}
+    entry: Listed = {"path": path}
+    if sources.scheme_of(path) is None:
+        entry["path"] = str(Path(path).expanduser().absolute())
+        entry.update(relative(path, root))  # type: ignore[typeddict-item]
     if about:
         entry["about"] = about
     if ids:
         entry["ids"] = ids
-    if is_file and (beside := relative(entry["path"], root)):
-        entry["beside"] = beside["beside"]
     return entry
 
 
@@ -101,11 +92,8 @@ def place_of(entry: Listed, root: Path) -> str:
     """The current place of the source: it or its directory may have been moved."""
     if sources.scheme_of(entry["path"]) is not None:
         return entry["path"]
-    own: dict[str, str] = {"path": entry["path"]}
-    if "beside" in entry:
-        own["beside"] = entry["beside"]
-    there = [place for place in places(own, root) if place.exists()]
-    return str(there[0]) if there else entry["path"]
+    own: dict[str, str] = {"path": entry["path"], "beside": entry.get("beside", entry["path"])}
+    return next((str(place) for place in places(own, root) if place.exists()), entry["path"])
 
 
 class Several(Source):
@@ -137,11 +125,10 @@ class Several(Source):
     def fingerprint(cls, rest: str) -> str | None:
         file = Path(rest).expanduser()
         listing = read_listing(file)
-        digests: dict[str, list[Any]] = {}
-        for name, entry in listing.items():
-            read_as = entry.get("read_as", [])
-            digest = digest_of(place_of(entry, file.parent), read_as)
-            digests[name] = [entry.get("ids", ""), digest, *([read_as] if read_as else [])]
+        digests = {
+            name: [entry.get("ids", ""), digest_of(place_of(entry, file.parent)), entry.get("read_as", [])]
+            for name, entry in listing.items()
+        }
         return json_digest(digests)
 
     def documents(self) -> Iterator[Document | Problem]:
@@ -170,47 +157,15 @@ def _named(document: Document, name: str, ids: str) -> Document:
     )
 
 
-def digest_of(path: str, read_as: Iterable[str] = ()) -> str:
-    """The hash of a source's content; of a folder of documents, of those files that are read. `read_as` has ENDING=FORMAT
-    pairs."""
+def digest_of(path: str) -> str:
+    """The hash of a source's content."""
+    if digest := sources.fingerprint(path):
+        return digest
     if sources.scheme_of(path) is not None:
-        return sources.fingerprint(path) or f"name:{path}"
-    folder = Path(path)
-    if not folder.exists():
+        return f"name:{path}"
+    if not Path(path).exists():
         raise QontextError("the source is no longer there", place=path, remedy="Restore it, or remove it.")
-    if not _is_read_below(folder):
-        return fingerprint(folder)
-    chosen = endings(read_as)
-    files = (file for file in walk(folder, chosen) if isinstance(file, Path) and file.is_file())
-    read = (file for file in files if ending(file) in _RECORDS or format_of(file, chosen) is not None)
-    return json_digest({str(file.relative_to(folder)): content_hash(file) for file in read})
-
-
-def stamp_of(path: str) -> str:
-    """A hash of the stamps of a source's files: one that is the same has the same content. Empty if that is unknown."""
-    if sources.scheme_of(path) is not None:
-        return sources.stamp(path)
-    folder = Path(path)
-    if not folder.is_dir() or not _is_read_below(folder):
-        return stamp(folder)
-    return json_digest(sorted(_stamps(folder)))
-
-
-def _stamps(folder: Path) -> Iterator[str]:
-    for entry in files.walk(folder, enter=is_entered):
-        if isinstance(entry, OSError):
-            yield f"{entry.filename} {entry.errno}"
-        elif is_shown(entry):
-            try:
-                now = entry.stat()
-            except OSError as error:  # a link to nothing
-                yield f"{entry.path} {error.errno}"
-                continue
-            yield f"{entry.path} {now.st_ino} {now.st_size} {now.st_mtime_ns} {now.st_ctime_ns}"
-
-
-def _is_read_below(folder: Path) -> bool:
-    return folder.is_dir() and not is_artifact(folder) and sources.reads_below(folder)
+    return fingerprint(path)
 
 
 def free_prefix(name: str, listing: Listing, root: Path) -> str:
@@ -240,6 +195,5 @@ def parse(text: str, taken: Container[str]) -> tuple[str, str]:
     last = Path(os.path.realpath(text)).name if sources.scheme_of(text) is None else text.rstrip("/:")
     stem = re.sub(r"\.[A-Za-z0-9]{1,8}$", "", last.rpartition("/")[2])
     short = re.sub(r"[^A-Za-z0-9._-]+", "-", stem).strip("-._")[:60] or "documents"
-    names = [short, *(f"{short}-{number}" for number in range(2, 100))]
-    same = next((one for one in names if one not in taken), short)
-    return check_name(same), text
+    names = itertools.chain([short], (f"{short}-{number}" for number in itertools.count(2)))
+    return check_name(next(one for one in names if one not in taken)), text

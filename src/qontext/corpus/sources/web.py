@@ -1,7 +1,7 @@
 """Pages of the web, only when they are named: ``https://host/page``, or those of a sitemap,
 ``https://host/sitemap.xml``.
 
-robots.txt is obeyed, there is a pause between two requests, redirects stay on the host, and pages are kept in the user's
+robots.txt is obeyed, there is a pause between two requests, redirects stay on the site, and pages are kept in the user's
 cache: they are asked for again after an hour at the earliest, and only sent again if they have changed (ETag,
 Last-Modified).
 """
@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from email.message import Message
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import quote, urlsplit, urlunsplit
+from urllib.parse import quote, urlsplit
 from urllib.robotparser import RobotFileParser
 
 from qontext import __version__
@@ -32,38 +32,22 @@ from qontext.frame.files import cache_folder, digest_of, json_digest, read_json
 
 AGENT = f"qontext/{__version__}"
 FRESH_SECONDS, PAUSE_SECONDS, TIMEOUT_SECONDS = 3600.0, 1.0, 20.0
-"""Age up to which a page is not asked for again; the least pause between two requests to a host; and the longest wait."""
+"""Age up to which a page is not asked for again; the least pause between two requests; and the longest wait."""
 MOST_PAGES, MOST_BYTES, MOST_SITEMAPS = 10_000, 20 << 20, 50
 _FAILURES = (OSError, http.client.HTTPException, ValueError, zlib.error)
 """Exceptions of a request."""
+_FOR_NOW = (408, 425, 429)
+"""HTTP codes of errors that pass, besides those of servers: timeouts and limits of rates."""
 
 
-class Web(Source):
-    """A page, or the pages of a sitemap that are on its host."""
+class Http(Source):
+    """A page, or the pages of a sitemap that are on its site: ``http://``."""
 
-    def __init__(self, url: str) -> None:
-        super().__init__(url, has_passages=False)
-        self.url = url
+    scheme = "http"
 
     @classmethod
     def open(cls, uri: str, rest: str, fields: FieldNames) -> Self:
-        return cls(uri)
-
-    def documents(self) -> Iterator[Document | Problem]:
-        for url, record in crawled(self.url)["pages"].items():
-            if "problem" in record:
-                yield Problem(url, "damaged document", record["problem"])
-                continue
-            charset = _content_type(url).get_content_charset()
-            text = parse(_body_file(url).read_bytes(), name=url, charset=charset)
-            metadata = as_json({"format": "html", "host": urlsplit(url).hostname, **text.metadata})
-            yield Document(url, text.title, "", url, blocks=tuple(text.blocks), file=url, metadata=metadata)
-
-
-class Http(Web):
-    """``http://``: the scheme is not part of the rest of the URI."""
-
-    scheme = "http"
+        return cls(uri, has_passages=False)
 
     @classmethod
     def fingerprint(cls, rest: str) -> str | None:
@@ -71,8 +55,18 @@ class Http(Web):
 
     @classmethod
     def stamp(cls, rest: str) -> str:
-        known = _known(f"{cls.scheme}:{rest}")
-        return str(known["digest"]) if known else ""
+        known = _recorded(f"{cls.scheme}:{rest}")
+        return str(known["digest"]) if _is_fresh(known) else ""
+
+    def documents(self) -> Iterator[Document | Problem]:
+        for url, page in crawled(self.name)["pages"].items():
+            if "problem" in page:
+                yield Problem(url, "damaged document", page["problem"])
+                continue
+            charset = _header(page["type"]).get_content_charset()
+            text = parse(_file(url).read_bytes(), name=url, charset=charset)
+            metadata = as_json({"format": "html", "host": urlsplit(url).hostname, **text.metadata})
+            yield Document(url, text.title, "", url, blocks=text.blocks, file=url, metadata=metadata)
 
 
 class Https(Http):
@@ -81,207 +75,147 @@ class Https(Http):
     scheme = "https"
 
 
-def crawled(url: str) -> dict[str, Any]:
-    """The pages of a URL as they are in the cache: asked for now, unless that was done within the last hour."""
-    known = _known(url)
-    if known is not None:
-        return known
-    trust.require([demand_of(url)])
-    host = _Host(url)
-    log.note(f"Reading {url} …")
-    before, pages = _recorded(url).get("pages", {}), {}
-    urls = list(_listed(host, url)) if urlsplit(url).path.endswith((".xml", ".xml.gz")) else [url]
-    urls = list(dict.fromkeys(urls))
-    if len(urls) > MOST_PAGES:
-        log.warn(
-            f"{url}: only the first {MOST_PAGES:,} of {len(urls):,} pages are read, {len(urls) - MOST_PAGES:,} left out."
-        )
-    kept = []
-    for page in urls[:MOST_PAGES]:
-        try:
-            pages[page] = {"hash": digest_of(host.get(page)).hex()}
-            kind = _content_type(page).get_content_type()
-            if not kind.startswith("text/") and kind != "application/xhtml+xml":
-                pages[page] = {"problem": f"is {kind}, not a page in HTML"}
-        except QontextError as error:
-            pages[page] = {"problem": error.message}
-            if (
-                isinstance(error, _Unavailable)
-                and "hash" in before.get(page, {})
-                and _body_file(page).is_file()
-            ):
-                pages[page] = {"hash": digest_of(_body_file(page).read_bytes()).hex()}
-                kept.append(str(error))
-    if kept:
-        more = f", and {len(kept) - 1:,} more" if len(kept) > 1 else ""
-        log.warn(f"Pages that cannot be read now stay as they were: {kept[0]}{more}.")
-    if all("problem" in record for record in pages.values()):
-        raise QontextError(next(iter(pages.values()), {"problem": "names no page"})["problem"], place=url)
-    record = {"url": url, "checked": time.time(), "pages": pages, "digest": json_digest(pages)}
-    _write(_listing_file(url), json.dumps(record).encode())
-    return record
-
-
 def demand_of(url: str) -> trust.Demand:
     """The demand of a file that names these pages."""
     return trust.Demand(f"read {url} over the network", (url,))
 
 
-def _known(url: str) -> dict[str, Any] | None:
-    """The record of a crawl within the last hour, if there was one."""
-    record = _recorded(url)
-    return record if 0 <= time.time() - float(record.get("checked", 0)) < FRESH_SECONDS else None
+def crawled(url: str) -> dict[str, Any]:
+    """The pages of a URL as they are in the cache: asked for now, unless that was done within the last hour."""
+    known = _recorded(url)
+    if _is_fresh(known):
+        return known
+    trust.require([demand_of(url)])
+    site = _Site(url)
+    log.note(f"Reading {url} …")
+    is_sitemap = urlsplit(url).path.endswith((".xml", ".xml.gz"))
+    urls = list(dict.fromkeys(_listed(site, url))) if is_sitemap else [url]
+    if (left := len(urls) - MOST_PAGES) > 0:
+        log.warn(f"{url}: only the first {MOST_PAGES:,} of {len(urls):,} pages are read, {left:,} left out.")
+    before = known.get("pages", {})
+    pages = {page: _page(site, page, before.get(page, {})) for page in urls[:MOST_PAGES]}
+    if all("problem" in page for page in pages.values()):
+        raise QontextError(next(iter(pages.values()), {"problem": "names no page"})["problem"], place=url)
+    digest = json_digest({page: about.get("hash") for page, about in pages.items()})
+    record = {"checked": time.time(), "pages": pages, "digest": digest}
+    _write(_file(f"listing {url}"), json.dumps(record).encode())
+    return record
+
+
+def _page(site: _Site, url: str, known: dict[str, str]) -> dict[str, str]:
+    """The hash of a page, its type and what says whether it changed; or its problem. A page that cannot be read now stays as
+    it was."""
+    asked = {"If-None-Match": known.get("etag"), "If-Modified-Since": known.get("modified")}
+    try:
+        content, headers = site.get(url, {name: value for name, value in asked.items() if value})
+    except QontextError as error:
+        return {"problem": error.message}
+    except _FAILURES as error:
+        code = error.code if isinstance(error, urllib.error.HTTPError) else 0
+        message = f"the server answers {code}" if code else f"cannot be read: {error}"
+        if "hash" in known and (not code or code == 304 or code >= 500 or code in _FOR_NOW):
+            if code != 304:
+                log.warn(f"{url}: {message}; the page stays as it was.")
+            return known
+        return {"problem": message}
+    kind = headers.get("Content-Type") or "text/html"
+    if not _header(kind).get_content_type().startswith(("text/", "application/xhtml")):
+        return {"problem": f"is {kind}, not a page in HTML"}
+    _write(_file(url), content)
+    about = {"etag": headers.get("ETag"), "modified": headers.get("Last-Modified"), "type": kind}
+    return {"hash": digest_of(content).hex(), **{name: value for name, value in about.items() if value}}
+
+
+def _listed(site: _Site, url: str) -> Iterator[str]:
+    """The pages of a sitemap and of those that it names, on the same site."""
+    from lxml import etree
+
+    waiting, read = [url], 0
+    while waiting and read < MOST_SITEMAPS:
+        read += 1
+        parser = etree.XMLParser(resolve_entities=False, no_network=True)
+        try:
+            root = etree.fromstring(site.get(waiting.pop(0), {})[0], parser)
+        except (etree.XMLSyntaxError, *_FAILURES) as error:
+            raise QontextError(f"is not a sitemap that can be read: {error}", place=url) from None
+        places = [str(text).strip() for text in root.xpath("//*[local-name()='loc']/text()")]
+        own = [place for place in places if place.startswith(f"{site.address}/")]
+        if etree.QName(root).localname == "sitemapindex":
+            waiting += own
+        else:
+            yield from own
+    if waiting:
+        log.warn(f"{url}: only the first {read} sitemaps are read, {len(waiting):,} left out.")
+
+
+def _address(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
+
+
+class _SameSite(urllib.request.HTTPRedirectHandler):
+    """Follows redirects to the same site only."""
+
+    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
+        if _address(newurl) != _address(req.full_url):
+            raise QontextError(f"redirects to another site: {printable(newurl)[:200]}", place=req.full_url)
+        return super().redirect_request(req, fp, code, msg, headers, newurl)
+
+
+class _Site:
+    """A site, asked politely."""
+
+    def __init__(self, url: str) -> None:
+        self.address, self._last, self._pause = _address(url), 0.0, 0.0
+        self._opener = urllib.request.build_opener(_SameSite())
+        self._robots = RobotFileParser()
+        self._robots.parse([])  # robots.txt itself may be read
+        try:
+            rules = self.get(f"{self.address}/robots.txt", {})[0].decode("utf-8", "replace")
+        except urllib.error.HTTPError as error:
+            rules = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""
+        except _FAILURES as error:
+            raise QontextError(f"cannot be reached: {error}", place=url) from None
+        self._robots.parse(rules.splitlines())
+        is_here = trust.is_this_machine(urlsplit(url).hostname or "")
+        self._pause = max(0.0 if is_here else PAUSE_SECONDS, float(self._robots.crawl_delay(AGENT) or 0))
+
+    def get(self, url: str, headers: dict[str, str]) -> tuple[bytes, Any]:
+        """The content of a page and the headers of the answer."""
+        if not self._robots.can_fetch(AGENT, url):
+            raise QontextError("robots.txt does not allow to read it", place=url)
+        time.sleep(max(0.0, self._last + self._pause - time.monotonic()))
+        address = quote(url, safe="%/:?[]@!$&'()*+,;=~")
+        request = urllib.request.Request(address, headers={"User-Agent": AGENT, **headers})
+        self._last = time.monotonic()
+        with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
+            content = answer.read(MOST_BYTES + 1)
+            if content.startswith(b"\x1f\x8b"):  # gzip; the size that it declares is not trusted
+                content = zlib.decompressobj(31).decompress(content, MOST_BYTES + 1)
+            if len(content) > MOST_BYTES:
+                raise QontextError(f"has more than {MOST_BYTES >> 20} MB", place=url)
+            return content, answer.headers
+
+
+def _header(kind: str) -> Message:
+    """The header with a page's type and encoding."""
+    header = Message()
+    header["Content-Type"] = kind
+    return header
+
+
+def _is_fresh(record: dict[str, Any]) -> bool:
+    return 0 <= time.time() - float(record.get("checked", 0)) < FRESH_SECONDS
 
 
 def _recorded(url: str) -> dict[str, Any]:
     """The record of the last crawl; empty if there was none."""
-    file = _listing_file(url)
+    file = _file(f"listing {url}")
     return read_json(file, dict[str, Any]) if file.is_file() else {}
 
 
-def _listed(host: _Host, url: str) -> Iterator[str]:
-    """The pages of a sitemap and of those that it names, on the same host."""
-    from lxml import etree
-
-    waiting, seen = [url], 0
-    while waiting and seen < MOST_SITEMAPS:
-        seen += 1
-        parser = etree.XMLParser(resolve_entities=False, no_network=True, recover=True)
-        try:
-            root = etree.fromstring(host.get(waiting.pop(0)), parser)
-        except etree.XMLSyntaxError:
-            root = None
-        if root is None:
-            raise QontextError("is not a sitemap", place=url)
-        places = [str(text).strip() for text in root.xpath("//*[local-name()='loc']/text()")]
-        places = [place for place in places if host.is_own(place)]
-        if etree.QName(root).localname == "sitemapindex":
-            waiting += places
-        else:
-            yield from places
-    if waiting:
-        log.warn(
-            f"{url}: only the first {seen} of {seen + len(waiting):,} sitemaps are read, {len(waiting):,} left out."
-        )
-
-
-_FOR_NOW = (408, 425, 429)
-"""HTTP codes of errors that pass, besides those of servers: timeouts and limits of rates."""
-
-
-class _Unavailable(QontextError):
-    """The error for a page that the server does not give now, but may give again."""
-
-
-class _SameHost(urllib.request.HTTPRedirectHandler):
-    """Follows redirects to the same host only."""
-
-    def redirect_request(self, req: Any, fp: Any, code: int, msg: str, headers: Any, newurl: str) -> Any:
-        if urlsplit(newurl).hostname != urlsplit(req.full_url).hostname:
-            raise QontextError(f"redirects to another host: {printable(newurl)[:200]}", place=req.full_url)
-        return super().redirect_request(req, fp, code, msg, headers, newurl)
-
-
-class _Host:
-    """A host, asked politely."""
-
-    def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
-        self.netloc, self.scheme, self._last, self._pause = parts.netloc, parts.scheme, 0.0, 0.0
-        self._opener = urllib.request.build_opener(_SameHost())
-        self._robots = RobotFileParser()
-        try:
-            rules = self._request(f"{self.scheme}://{self.netloc}/robots.txt", {})[0].decode(
-                "utf-8", "replace"
-            )
-        except urllib.error.HTTPError as error:
-            rules = "User-agent: *\nDisallow: /" if error.code in (401, 403) else ""
-            error.close()
-        except QontextError:
-            raise
-        except _FAILURES as error:
-            raise QontextError(f"cannot be reached: {error}", place=url) from None
-        self._robots.parse(rules.splitlines())
-        is_here = trust.is_this_machine(parts.hostname or "")
-        self._pause = max(0.0 if is_here else PAUSE_SECONDS, float(self._robots.crawl_delay(AGENT) or 0))
-
-    def is_own(self, url: str) -> bool:
-        """True for a page of this host."""
-        try:
-            parts = urlsplit(url)
-        except ValueError:
-            return False
-        return parts.scheme in ("http", "https") and parts.netloc == self.netloc
-
-    def get(self, url: str) -> bytes:
-        """The content of a page, from the cache if it has not changed."""
-        if not self._robots.can_fetch(AGENT, url):
-            raise QontextError("robots.txt does not allow to read it", place=url)
-        body, about = _body_file(url), _body_file(url).with_suffix(".json")
-        known = read_json(about, dict[str, str]) if about.is_file() and body.is_file() else {}
-        known = known if "type" in known else {}
-        asked = {"If-None-Match": known.get("etag"), "If-Modified-Since": known.get("modified")}
-        try:
-            content, headers = self._request(url, {name: value for name, value in asked.items() if value})
-        except urllib.error.HTTPError as error:
-            error.close()
-            if error.code == 304:
-                return body.read_bytes()
-            is_for_now = error.code in _FOR_NOW or error.code >= 500
-            kind = _Unavailable if is_for_now else QontextError
-            raise kind(f"the server answers {error.code}", place=url) from None
-        except QontextError:
-            raise
-        except _FAILURES as error:
-            raise _Unavailable(f"cannot be read: {error}", place=url) from None
-        _write(body, content)
-        now = {
-            "etag": headers.get("ETag"),
-            "modified": headers.get("Last-Modified"),
-            "type": headers.get("Content-Type", ""),
-        }
-        _write(about, json.dumps({name: value for name, value in now.items() if value is not None}).encode())
-        return content
-
-    def _request(self, url: str, headers: dict[str, str]) -> tuple[bytes, Any]:
-        if self._last:
-            time.sleep(max(0.0, self._last + self._pause - time.monotonic()))
-        request = urllib.request.Request(_quoted(url), headers={"User-Agent": AGENT, **headers})
-        try:
-            with self._opener.open(request, timeout=TIMEOUT_SECONDS) as answer:
-                content = answer.read(MOST_BYTES + 1)
-                if content.startswith(b"\x1f\x8b"):  # gzip
-                    content = zlib.decompressobj(31).decompress(content, MOST_BYTES + 1)
-                if len(content) > MOST_BYTES:
-                    raise QontextError(f"has more than {MOST_BYTES >> 20} MB", place=url)
-                return content, answer.headers
-        finally:
-            self._last = time.monotonic()
-
-
-def _body_file(url: str) -> Path:
-    return cache_folder("web") / f"{digest_of(url).hex()}.body"
-
-
-def _content_type(url: str) -> Message:
-    """The header with the type and encoding of a page in the cache; without one, it is HTML."""
-    about = _body_file(url).with_suffix(".json")
-    known = read_json(about, dict[str, str]) if about.is_file() else {}
-    header = Message()
-    header["Content-Type"] = known.get("type") or "text/html"
-    return header
-
-
-def _quoted(url: str) -> str:
-    """The URL in ASCII."""
-    parts = urlsplit(url)
-    host = parts.netloc if parts.netloc.isascii() else parts.netloc.encode("idna").decode("ascii")
-    path, query = (quote(part, safe="%/:?[]@!$&'()*+,;=~") for part in (parts.path, parts.query))
-    return urlunsplit((parts.scheme, host, path, query, ""))
-
-
-def _listing_file(url: str) -> Path:
-    return cache_folder("web") / f"{digest_of('listing ' + url).hex()}.json"
+def _file(name: str) -> Path:
+    return cache_folder("web") / digest_of(name).hex()
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import (
-    LARGEST_MARKUP,
+from qontext.corpus.sources.formats import (
     FileText,
     HeadingOrBlock,
     Unreadable,
@@ -23,8 +23,8 @@ from qontext.corpus.sources.formats.base import (
 )
 from qontext.data.records import Block
 
-_CHARSET = re.compile(rb"<meta[^>]+charset=[\"']?([\w-]+)", re.IGNORECASE)
-_XML_CHARSET = re.compile(rb"\s*<\?xml[^>]*\sencoding\s*=\s*[\"'](?!utf-16)([\w-]+)", re.IGNORECASE)
+_CHARSET = re.compile(rb"(?:<meta[^>]+charset=|<\?xml[^>]*\sencoding\s*=\s*)[\"']?([\w-]+)", re.IGNORECASE)
+_XML = re.compile(r"\A\s*<\?xml[^>]*\?>")
 _HIDDEN = frozenset((
     "script", "style", "noscript", "template", "nav", "footer", "aside", "button", "select", "option",
     "textarea", "input", "svg", "math-ml", "iframe", "object", "embed", "canvas", "audio", "video", "map", "dialog",
@@ -40,25 +40,22 @@ _BOILERPLATE = re.compile(
     re.IGNORECASE,
 )
 _ANCHORS = re.compile(
-    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|to)|edit-page)(?:$|[\s_-])",
+    r"(?:^|\s)(?:headerlink|headeranchor|anchorjs-link|md-skip|skip-(?:link|nav|main|to)|edit-page)(?:$|[\s_-])",
     re.IGNORECASE,
 )
-"""Classes of links and phrases that are no part of the text, wherever they stand."""
+"""Classes of links and phrases that are no part of the text."""
 _CERTAIN = re.compile(
     r"(?:^|\s)(?:breadcrumbs?|pagination|pager|cookies?|consent|gdpr|newsletter|prev-next|footer|nav-links?|"
     r"(?:social-)?shar(?:e|ing)-(?:buttons?|links?|icons?|bar)|social-(?:share|sharing|links?|icons?)|"
     r"cookie-(?:notice|banner|bar|consent))(?:$|[\s_-])",
     re.IGNORECASE,
 )
-"""Classes of paragraphs and items that are no part of the text, and of phrases with no words beside them."""
-_SKIP = re.compile(r"(?:^|\s)skip(?:$|[\s_-])", re.IGNORECASE)
-"""Classes and ids of links over the navigation, to the text."""
+"""Classes of paragraphs and items that are no part of the text."""
 _CONTAINERS = frozenset((
     "div", "section", "header", "ul", "ol", "dl", "table", "tbody", "td", "form", "fieldset", "figure", "details", "center",
 ))  # fmt: skip
 """Elements that are left out by the names of their class and id; in others, these may say what the text is about."""
 _PHRASES = frozenset(("a", "span", "label"))
-_TERMS = frozenset(("td", "th", "dt", "pre", "code"))
 _PARAGRAPHS = frozenset(("p", "li", "address", "blockquote"))
 _UNSHOWN = frozenset(("script", "style", "button"))
 """Elements in headings and code that are no text."""
@@ -87,7 +84,7 @@ _DATES = frozenset((
 
 
 def read(path: Path, encoding: str) -> Iterator[FileText]:
-    yield parse(read_bytes(path, LARGEST_MARKUP), encoding, stem(path))
+    yield parse(read_bytes(path), encoding, stem(path))
 
 
 def parse(
@@ -103,28 +100,24 @@ def parse(
     from lxml import etree, html
 
     if isinstance(content, bytes):
-        declared = _CHARSET.search(content[:4096]) or _XML_CHARSET.match(content)
-        own = declared[1].decode("ascii", "ignore") if declared else None
-        content = decode(content, charset or own, encoding)
-    content = re.sub(r"\A\s*<\?xml[^>]*\?>", lambda match: "\n" * match[0].count("\n"), content).replace(
-        "\0", ""
-    )
+        declared = _CHARSET.search(content[:4096])
+        content = decode(content, charset or (declared[1].decode("ascii") if declared else None), encoding)
+    content = _XML.sub(lambda match: "\n" * match[0].count("\n"), content).replace("\0", "")
+    if not content.strip():
+        return FileText(name)
     parser = html.HTMLParser(
         encoding="utf-8", remove_comments=True, remove_pis=True, huge_tree=True, no_network=True
     )
     try:
         tree = html.document_fromstring(content.encode("utf-8", "replace"), parser=parser)
     except (etree.LxmlError, ValueError) as error:
-        if not content.strip() or "empty" in str(error).lower():
-            return FileText(name)
         raise Unreadable("damaged document", f"is not readable HTML ({error})") from None
     if is_mail:
         _drop_quotations(tree)
     metadata, title = _head(tree)
     root = _main(tree)
-    whole = _length(root)
     blocks = list(under_headings(_parts(root, strict=True)))
-    if sum(len(block.text) for block in blocks) < _LEAST_KEPT * whole:
+    if sum(len(block.text) for block in blocks) < _LEAST_KEPT * _length(root):
         blocks = list(under_headings(_parts(root, strict=False)))
     return FileText(*_titled(blocks, title or name), metadata)
 
@@ -142,10 +135,7 @@ def _titled(blocks: list[Block], title: str) -> tuple[str, tuple[Block, ...]]:
     top = firsts[0] if firsts else ""
     if not top or sum(first == top for first in firsts) < 0.8 * len(blocks):
         return title, tuple(blocks)
-    cut = (
-        Block(b.text, b.headings[b.headings[:1] == (top,) :], b.page, b.line, b.tight, b.code) for b in blocks
-    )
-    return top, tuple(cut)
+    return top, tuple(replace(b, headings=b.headings[b.headings[:1] == (top,) :]) for b in blocks)
 
 
 def _head(tree: Any) -> tuple[dict[str, Any], str]:
@@ -204,57 +194,15 @@ def _is_hidden(element: Any, *, strict: bool) -> bool:
 
 def _is_boilerplate(element: Any) -> bool:
     """True if its names say that it is no part of the text."""
-    names = element.get("class") or ""
+    names = (element.get("class") or "")[:500]
     if element.tag in _PHRASES:
-        is_anchor = bool(_ANCHORS.search(names[:500])) or (element.tag == "a" and _skips(element))
-        return is_anchor or (bool(_CERTAIN.search(names[:500])) and _is_alone(element))
+        return bool(_ANCHORS.search(names))
     if element.tag in _PARAGRAPHS:
-        own = element.get("id") or "" if element.tag == "p" else ""
-        return bool(_CERTAIN.search(names[:500]) or _CERTAIN.fullmatch(own[:500]))
+        return bool(_CERTAIN.search(names))
     if element.tag not in _CONTAINERS and "-" not in element.tag:  # which is an element of the page's own
         return False
-    if not _is_section(element):
-        names += f" {element.get('id') or ''}"
-    return bool(_BOILERPLATE.search(names[:500]))
-
-
-def _skips(link: Any) -> bool:
-    """True if it is a link over the navigation: one to another place of the page, or one without words beside it."""
-    name, place = link.get("id") or "", link.get("href") or ""
-    if not _SKIP.search(f"{link.get('class') or ''} {name}"[:500]) or place == f"#{name}":
-        return False
-    is_title = any(above.tag in _HEADINGS for above in link.iterancestors())
-    return not is_title and (place.startswith("#") or _is_alone(link))
-
-
-def _is_alone(phrase: Any) -> bool:
-    """True if its block has no words beside it, and is no heading, cell, term or code."""
-    while True:
-        parent = phrase.getparent()
-        if parent is None or parent.tag in _HEADINGS or parent.tag in _TERMS:
-            return False
-        if any(re.search(r"\w", text or "") for side in (True, False) for text in _beside(phrase, side)):
-            return False
-        if parent.tag in _BLOCKS:
-            return True
-        phrase = parent
-
-
-def _beside(phrase: Any, before: bool) -> Iterator[str | None]:
-    """The texts before or after a phrase, up to the next block; those of other phrases with such names do not count."""
-    if not before:
-        yield phrase.tail
-    for other in phrase.itersiblings(preceding=before):
-        if before:
-            yield other.tail
-        if other.tag in _BLOCKS or other.tag in _HEADINGS:
-            return
-        if not (other.tag in _PHRASES and _CERTAIN.search((other.get("class") or "")[:500])):
-            yield other.text_content()
-        if not before:
-            yield other.tail
-    if before:
-        yield phrase.getparent().text
+    own = "" if _is_section(element) else (element.get("id") or "")[:500]
+    return bool(_BOILERPLATE.search(f"{names} {own}"))
 
 
 def _is_section(element: Any) -> bool:

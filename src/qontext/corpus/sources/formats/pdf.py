@@ -11,19 +11,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.sources.formats.base import (
+from qontext.corpus.sources.formats import (
+    LARGEST,
     FileText,
     HeadingOrBlock,
     Unreadable,
     collapse,
-    opened,
+    read_bytes,
     stem,
     under_headings,
 )
+from qontext.data.lines import plain_name
 from qontext.data.records import Block
-from qontext.frame.errors import missing_extra
 
-_MOST_PAGES, _MOST_TEXT = 20_000, 64 << 20
 _LEAST_TEXT = 16
 """Characters per page below which a document is considered a scan."""
 _CONTENTS = re.compile(r"\.(?: ?\.){4,} *[\divxlc]+ *$")
@@ -33,14 +33,6 @@ _LARGER = 1.15
 _LONGEST_HEADING, _MOST_HEADINGS = 120, 0.2
 """Characters of a heading; the share of lines above which large letters are no headings."""
 _NUMBER = re.compile(r"(?<!\d)\d{1,6}(?!\d)|\b[ivxlc]+\b")
-_WORD = re.compile(r"[^\W\d]+")
-_PAGE_WORDS = frozenset(_WORD.findall(
-    "af av az bl blatt blz dari de di diapositive din fol folie hal halaman iš leht lk lpp od of oldal p pag pagina page "
-    "pagină pg psl puslapis pàgina pág página s sayfa seite sida sidan side sivu slide str strana strany stranica strona "
-    "stránka sur trang ud van von z ze από σελ σελίδα з из от с слайд стр страница сторінка מתוך עמוד صفحة من หน้า ページ "
-    "頁 页 第 페이지 쪽"
-))  # fmt: skip
-"""Words beside a page's number. Another word alone before a number makes a label such as "Question 4"."""
 _LABELS = frozenset(
     "abbildung act activity algorithm annex annexe answer antwort appendix article artikel aufgabe beispiel canto "
     "capitolo capítulo card case chapitre chapter claim day definition ejercicio entry esercizio example exemple "
@@ -51,61 +43,40 @@ _LABELS = frozenset(
     "task teil test theorem topic unit uppgift verse vraag week worksheet вопрос глава задача урок часть".split()
 )
 """Words of labels that count other things than pages, even if there is one on each page."""
-_LEAST_SHARE, _YEARS = 0.9, 1900
-"""The share of the pages with a label on which its number follows the page's if it is the page's; numbers from here on
-may be years."""
+_YEARS = 1900
+"""Numbers from here on may be years."""
 _ROMAN = {"i": 1, "v": 5, "x": 10, "l": 50, "c": 100}
 _HYPHEN = re.compile("(?<=[a-zà-ÿ])[-\\u00ad\\u0002\\ufffe]\r?\n(?=[a-zà-ÿ])")
+_UNWRITTEN = re.compile("[\\x00-\\x08\\x0b\\x0e-\\x1f\\ufffe\\uffff\\ud800-\\udfff]")
 
 
 def read(path: Path, encoding: str) -> Iterator[FileText]:
+    import pypdfium2
+
+    compressed = plain_name(path) != path.name
     try:
-        import pypdfium2
-    except ImportError:
-        raise missing_extra("pypdfium2", "docs", "Reading PDF files") from None
-    content = opened(path)
-    try:
-        document = pypdfium2.PdfDocument(content)
+        document = pypdfium2.PdfDocument(read_bytes(path, LARGEST) if compressed else path)
+        pages = [list(_lines(document[number])) for number in range(len(document))]
+        outline = _outline(document) or _large_lines(document)
+        title, metadata = _metadata(document)
+        document.close()
     except pypdfium2.PdfiumError as error:
         if "password" in str(error).lower() or "security" in str(error).lower():
             raise Unreadable("encrypted", "is encrypted; save a copy without a password") from None
-        raise Unreadable("damaged document", "is not a readable PDF file") from None
-    try:
-        pages = _pages(document)
-        if _is_scan(pages):
-            raise Unreadable(
-                "no text layer", "has no text layer: it is a scan and needs text recognition (OCR) first"
-            )
-        outline = _outline(document) or _large_lines(document)
-        title, metadata = _metadata(document)
-    except pypdfium2.PdfiumError as error:
         raise Unreadable("damaged document", f"is not a readable PDF file ({error})") from None
-    finally:
-        document.close()
+    if _is_scan(pages):
+        message = "has no text layer: it is a scan and needs text recognition (OCR) first"
+        raise Unreadable("no text layer", message)
     left = _without_repeated(pages)
     texts = ["\n".join(lines) for lines in (pages if _is_scan(left) else left)]
     yield FileText(title or stem(path), tuple(under_headings(_parts(texts, outline))), metadata)
 
 
-def _pages(document: Any) -> list[list[str]]:
-    """The lines of each page."""
-    count = len(document)
-    if count > _MOST_PAGES:
-        raise Unreadable("too large", f"has {count:,} pages, more than {_MOST_PAGES:,}")
-    pages: list[list[str]] = []
-    size = 0
-    for number in range(count):
-        page = document[number]
-        text_page = page.get_textpage()
-        text = _HYPHEN.sub("", text_page.get_text_bounded())
-        text_page.close()
-        page.close()
-        size += len(text)
-        if size > _MOST_TEXT:
-            raise Unreadable("too large", f"contains more than {_MOST_TEXT >> 20} MiB of text")
-        text = re.sub("[\\x00-\\x08\\x0b\\x0e-\\x1f\\ufffe\\uffff\\ud800-\\udfff]", "", text)
-        pages.append([line.strip() for line in text.splitlines() if not _CONTENTS.search(line)])
-    return pages
+def _lines(page: Any) -> Iterator[str]:
+    """The lines of a page, without those of a table of contents."""
+    text = _UNWRITTEN.sub("", _HYPHEN.sub("", page.get_textpage().get_text_bounded()))
+    page.close()
+    return (line.strip() for line in text.splitlines() if not _CONTENTS.search(line))
 
 
 def _is_scan(pages: list[list[str]]) -> bool:
@@ -114,23 +85,18 @@ def _is_scan(pages: list[list[str]]) -> bool:
 
 
 def _without_repeated(pages: list[list[str]]) -> list[list[str]]:
-    """The pages without the lines at their edges that are the same on many pages, but for the page number. A page has one
-    number: "Handbook 4" has it if no other line does."""
-    times = Counter(key for number, lines in enumerate(pages) for key in _edge_keys(lines, number))
+    """The pages without the lines at their edges that are the same on many pages, but for the page number."""
+    edges = [{at: _keys(lines[at], number) for at in _edge(lines)} for number, lines in enumerate(pages)]
+    times = Counter(key for edge in edges for key in {key for keys in edge.values() for key in keys})
     often = max(3, len(pages) * 0.4)
-    left = []
-    for number, lines in enumerate(pages):
-        keys = [(at, *key) for at in _edge(lines) for key in _keys(lines[at], number)]
-        found = {(at, key) for at, key, least, label in keys if not label and times[key] > min(often, least)}
-        if not any("\0" in key for _, key in found):
-            found |= {
-                (at, key)
-                for at, key, least, label in keys
-                if label and times[key] > least and times[key] >= _LEAST_SHARE * times[label]
-            }
-        removed = {at for at, _ in found}
-        left.append([line for at, line in enumerate(lines) if at not in removed])
-    return left
+    return [
+        [
+            line
+            for at, line in enumerate(lines)
+            if not any(times[key] > min(often, least) for key, least in edge.get(at, {}).items())
+        ]
+        for lines, edge in zip(pages, edges)
+    ]
 
 
 def _edge(lines: list[str]) -> list[int]:
@@ -139,30 +105,15 @@ def _edge(lines: list[str]) -> list[int]:
     return sorted({*filled[:2], *filled[-2:]})
 
 
-def _edge_keys(lines: list[str], number: int) -> set[str]:
-    """The keys of the lines at the edges of a page, and of their labels."""
-    keys = [key for at in _edge(lines) for key in _keys(lines[at], number)]
-    return {key for key, _, label in keys} | {label for _, _, label in keys if label}
-
-
-def _keys(line: str, number: int) -> Iterator[tuple[str, float, str]]:
-    """(key, number of pages up to which it may be chance, key of its label with any number) of a line on a page: the line
-    itself, and the line with each of its numbers replaced by its distance from the page's. Without a label, it is empty.
-    """
-    yield line, math.inf, ""
-    matches = list(_NUMBER.finditer(line))
-    is_outside = bool(matches) and (matches[0].start() == 0 or matches[-1].end() == len(line))
-    for match in matches:
+def _keys(line: str, number: int) -> dict[str, float]:
+    """The keys that a line at the edge of a page may share with those of other pages → the number of pages up to which that
+    may be chance: the line itself, and the line with each of its numbers replaced by its distance from the page's."""
+    keys = {line: math.inf}
+    for match in _NUMBER.finditer(line):
         before, after = line[: match.start()], line[match.end() :]
-        others = {*_WORD.findall(f"{before} {after}".lower())} - _PAGE_WORDS
-        key = f"{before}\0{_value(match[0]) - number}\0{after}"
-        word = before.strip(" .").lower()
-        if before.endswith(" ") and word in others:
-            if word not in _LABELS and _value(match[0]) < _YEARS:
-                yield key, 3, f"{before}\0{match[0].isdecimal()}\0{after}"
-            continue
-        least = 1 if match[0] == line else math.inf if not is_outside else 5 if others else 2
-        yield key, least, ""
+        if before.strip(" .").lower() not in _LABELS and _value(match[0]) < _YEARS:
+            keys[f"{before}\0{_value(match[0]) - number}\0{after}"] = 1 if match[0] == line else math.inf
+    return keys
 
 
 def _value(digits: str) -> int:
@@ -181,8 +132,6 @@ def _outline(document: Any) -> list[tuple[int, int, str]]:
         page = target.get_index() if target is not None else None
         if page is not None and (title := collapse(bookmark.get_title())):
             entries.append((page, bookmark.level, title[:200]))
-        if len(entries) >= 10_000:
-            break
     return entries
 
 
@@ -192,9 +141,9 @@ def _large_lines(document: Any) -> list[tuple[int, int, str]]:
     lines: list[tuple[int, float, str]] = []
     for number in range(len(document)):
         page = document[number]
-        text_page = page.get_textpage()
-        lines += [(number, size, line) for size, line in _sized(text_page) if not _CONTENTS.search(line)]
-        text_page.close()
+        lines += [
+            (number, size, line) for size, line in _sized(page.get_textpage()) if not _CONTENTS.search(line)
+        ]
         page.close()
     letters: Counter[float] = Counter()
     for _, size, line in lines:
