@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -135,7 +135,9 @@ class Encoder:
 
 def served(question: str) -> Any:
     passages = Passages([Passage("p0", "", "a", "d"), Passage("p1", "", "b", "d")], "passages")
-    return ServedSystem("mine", "mine", passages, IndexRanker(Half(), Encoder()), {}).search([question], 2)
+    return ServedSystem("mine", "mine", cast(Any, None), passages, IndexRanker(Half(), Encoder())).search(
+        [question], 2
+    )
 
 
 SEARCHES: dict[str, Callable[[str], Any]] = {

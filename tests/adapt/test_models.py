@@ -15,7 +15,7 @@ from tests.models.test_families import save_family
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
 from qontext.models.retriever import Retriever
-from qontext.retrieve.open import AdaptedFolder
+from qontext.retrieve.open import AdaptedFolder, Opening
 
 
 def test_what_cannot_be_trained_is_planned_as_it_is_beside_bm25_and_its_tokens(
@@ -66,7 +66,7 @@ def test_prompts_are_those_of_training_measuring_and_search(
         assert artifacts.open_artifact(steps / name).summary["prompts"] == resolved
     trained = Retriever(steps / "pretrain", device="cpu", precision="fp32")
     assert {kind: trained.layout.prompt(kind) for kind in resolved} == resolved
-    folder = AdaptedFolder(out)
+    folder = AdaptedFolder(out, Opening())
     expected = Retriever(result["model"], device="cpu", precision="fp32", prompts=resolved)
     question = ["the keeper of the northern harbour"]
     vectors = folder.encoder.encode(question, "query")

@@ -13,7 +13,7 @@ from tests.tiny import save_bert
 from qontext.models.folder import read_layout
 from qontext.models.light import LightRetriever, is_light
 from qontext.models.retriever import Retriever
-from qontext.retrieve.open import QueryEncoder
+from qontext.retrieve.query_encoder import QueryEncoder
 
 TEXTS = ["who grinds flour?", "The mill by the river " * 40, "x", "Mühlen – und Boote 水"]
 
@@ -83,5 +83,5 @@ def test_whether_an_encoder_is_light_is_known_without_its_weights(
     minilm: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(LightRetriever, "__init__", lambda *given, **more: pytest.fail("read the weights"))
-    assert QueryEncoder(str(minilm), 64, "auto", {}).is_light
-    assert not QueryEncoder(str(minilm), 64, "cuda", {}).is_light
+    assert QueryEncoder(str(minilm), 64).is_light
+    assert not QueryEncoder(str(minilm), 64, device="cuda").is_light

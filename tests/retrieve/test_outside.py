@@ -14,7 +14,7 @@ from qontext import api
 from qontext.data.runs import read_run
 from qontext.frame import artifacts, trust
 from qontext.frame.errors import QontextError
-from qontext.retrieve.outside import all_named
+from qontext.retrieve.ask.outside import all_named
 
 LAMPS = (
     "The lamp of the northern tower was lit by oil until a storm broke its glass in the winter of that year."

@@ -12,7 +12,7 @@ from qontext.frame.errors import QontextError
 from qontext.models.batching import batches_by_length
 from qontext.models.folder import read_layout
 from qontext.models.retriever import Retriever
-from qontext.serve.models import ServedEncoder
+from qontext.retrieve.query_encoder import QueryEncoder
 
 TEXTS = [
     "",
@@ -156,12 +156,9 @@ def test_what_is_not_supported_is_told(minilm: Path, tiny_encoder: Path, tmp_pat
 
 def test_a_length_of_one_call_is_not_that_of_another(minilm: Path) -> None:
     """The encoder of a server, which truncates passages as the index does, and queries elsewhere."""
-    lengths: dict[Any, int] = {"query": 5, "passage": 9}
-    encoder = ServedEncoder(str(minilm), device="cpu", precision="fp32", lengths=lengths, prompts={})
-    longest = encoder.retriever.max_length
+    form: dict[str, Any] = {"device": "cpu", "precision": "fp32", "is_resident": True}
+    encoder = QueryEncoder(str(minilm), 5, passage_length=9, **form)
     kinds: list[Any] = ["query", "passage"] * 2
-    counts = [encoder.retriever.tokenize(TEXTS, kind, encoder._lengths[kind]) for kind in kinds]
+    counts = [encoder.retriever.tokenize(TEXTS, kind, encoder.lengths[kind]) for kind in kinds]
     assert [max(map(len, tokens)) for tokens in counts] == [5, 9] * 2
     assert encoder.embed(TEXTS[3:4], "query")[1] == [5] and encoder.embed(TEXTS[3:4], "passage")[1] == [9]
-    assert encoder.retriever.max_length == longest > 9
-    assert max(map(len, encoder.retriever.tokenize(TEXTS, "query"))) == longest

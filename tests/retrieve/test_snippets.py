@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from qontext import api, cli
 from qontext.data.places import Place, TextPlace
-from qontext.retrieve import snippets
-from qontext.retrieve.answers import captions
+from qontext.retrieve.ask import snippets
+from qontext.retrieve.ask.answers import captions
+from qontext.retrieve.ask.snippets import snippet
 from qontext.retrieve.searcher import Answer, Searcher
-from qontext.retrieve.snippets import snippet
 
 PUMP = [
     ["Safety first. Never operate the pump without water in it."],
@@ -132,21 +132,22 @@ def test_a_directory_without_places_of_sentences_still_answers(tmp_path: Path, i
 
 def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index) -> None:
     pytest.importorskip("fastapi")
-    from qontext.integrations.results import SearchSource
     from qontext.serve import api as http
     from qontext.serve import mcp, pages
     from qontext.serve.passages import FieldFilter
+    from qontext.serve.systems import Opener
 
     index(make.pdf(tmp_path / "pump.pdf", PUMP))
-    source = SearchSource(str(tmp_path / "adapted" / "index" / "bm25"))
+    path = str(tmp_path / "adapted" / "index" / "bm25")
+    (system,) = Opener("cpu").open("words", path)
     question, cited = "why does the red lamp blink?", "pump.pdf, p. 3"
-    (hit,) = source.system.search([question], 1, FieldFilter())[0]
-    served = http._hit(source.system, question, 1, hit)
+    (hit,) = system.search([question], 1, FieldFilter())[0]
+    served = http._hit(system, question, 1, hit)
     assert (served.place, "red lamp blinks" in served.snippet) == (cited, True)
-    assert mcp._results(source.system, question, [hit], 0, 2_000)[0].place == cited
-    result = pages._result(source.system, 1, hit, question, None, set())
+    assert mcp._results(system, question, [hit], 0, 2_000)[0].place == cited
+    result = pages._result(system, 1, hit, question, None, set())
     assert result.place == cited and "lamp" in {part.text for part in result.text if part.is_marked}
-    (one,) = source.results(question, 1)
+    (one,) = Searcher(path)(question, 1)
     assert (one.metadata["place"], one.metadata["page"], one.metadata["author"]) == (cited, 3, "Eve")
 
 

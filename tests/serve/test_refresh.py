@@ -46,13 +46,7 @@ def titles(service: Any, question: str) -> list[str]:
 
 
 def follow(service: Any, out: Path, every: float | None) -> Refresher:
-    opener = [service.opener]
-
-    def open_all() -> Any:
-        opener[0] = opener[0].again()
-        return opener[0].open_all([str(out)])
-
-    return Refresher(service, [out], open_all, every)
+    return Refresher(service, [out], lambda: service.opener.open_all([str(out)]), every)
 
 
 def test_a_changed_file_is_served_once_it_is_looked_at(docs: Path, tmp_path: Path) -> None:
@@ -135,20 +129,15 @@ def test_a_model_is_loaded_again_once_it_changed(world: World, tmp_path: Path) -
     root = Path(shutil.copytree(world / "mine", tmp_path / "mine"))
     directories, settings = [f"mine={root}"], {"device": "cpu", "precision": "fp32"}
     opener = Opener(**settings)
-    before, pairs = opener.open_all(directories)[0], opener.cross_encoder(str(world / "reranker"))
-    again = opener.again()
-    assert again.cross_encoder(str(world / "reranker")) is pairs
-    assert again.open_all(directories)[0].encoder is before.encoder
+    before = opener.open_all(directories)[0]
+    assert opener.open_all(directories)[0].encoder is before.encoder
+    assert before.encoder.encode(["a"], "query").shape == (1, 16)
     file = root / "model" / "model.safetensors"
     save_file({name: 2 * values for name, values in load_file(file).items()}, tmp_path / "new")
     (tmp_path / "new").replace(file)
-    retrained = again.again()
-    after = retrained.open_all(directories)[0].encoder
+    after = opener.open_all(directories)[0].encoder
     assert before.encoder is not None and after is not None
     assert not np.allclose(after.encode(["a"], "query"), before.encoder.encode(["a"], "query"))
-    without = retrained.again()
-    without.open_all([str(world / "bm25")])
-    assert without.again().open_all(directories)[0].encoder is not after, "nobody wanted it"
 
 
 def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Path) -> None:
@@ -159,7 +148,7 @@ def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Pa
         before = service.default
         (docs / "mill.md").write_text("The mill saws wood.\n")
         api.refresh(out, words=True)
-        service.replace(service.opener.again().open_all([str(out)]))
+        service.replace(service.opener.open_all([str(out)]))
         assert before is not service.default
         assert [before.passages[hit.number].text for hit in before.search(["mill"], 5)[0]] == [
             "The mill grinds flour."

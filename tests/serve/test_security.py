@@ -8,7 +8,7 @@ import socket
 import time
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
@@ -304,12 +304,14 @@ def test_a_reranker_that_fails_is_an_error_of_the_server() -> None:
     class Broken:
         name = "broken"
 
-        def scores(self, pairs: Any) -> Any:
+        def score(self, pairs: Any) -> Any:
             raise QontextError("returns numbers that are not finite")
 
     reranker: Any = Broken()
     passages = Passages([Passage("p0", "", "a", "d")], "passages")
-    system = reranked(ServedSystem("mine", "mine", passages, Found(), {}), reranker, "mine/reranked")
+    system = reranked(
+        ServedSystem("mine", "mine", cast(Any, None), passages, Found()), reranker, "mine/reranked"
+    )
     with pytest.raises(Failed, match="not finite"):
         system.search(["a"], 1)
 

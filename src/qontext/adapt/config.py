@@ -20,8 +20,8 @@ from qontext.frame.files import content_hash, json_digest
 from qontext.frame.parts import RunsOn
 from qontext.queries.generators import GENERATORS
 from qontext.queries.generators.chat import check_endpoint
-from qontext.retrieve import outside
 from qontext.retrieve.analyzer import LANGUAGES
+from qontext.retrieve.ask import outside
 from qontext.workflow.recipe import as_path
 
 PROMPTS = ("query_prompt", "passage_prompt")

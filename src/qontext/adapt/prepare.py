@@ -15,8 +15,8 @@ from qontext.models.language_models import causal_folder
 from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
-from qontext.retrieve import outside
 from qontext.retrieve.analyzer import CODE
+from qontext.retrieve.ask import outside
 
 if TYPE_CHECKING:
     from qontext.adapt.config import AdaptConfig

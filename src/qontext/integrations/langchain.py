@@ -12,7 +12,8 @@ from functools import cached_property
 from pydantic import Field
 
 from qontext.frame.errors import missing_extra
-from qontext.integrations.results import SearchSource
+from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.system import SystemName
 
 try:
     from langchain_core.callbacks import CallbackManagerForRetrieverRun
@@ -23,24 +24,29 @@ except ImportError:
 
 
 class QontextRetriever(BaseRetriever):
-    """Returns the best passages of a directory as documents, with id, title and score in their metadata."""
+    """Returns the best passages as documents, with id, title, place and score in their metadata."""
 
     directory: str
-    """Output directory of adapt, encode or index."""
-    system: str | None = None
-    """One of the directory's systems, such as NAME/bm25. Default: the best one."""
+    """The directory to search; see `qontext.Searcher`."""
+    system: SystemName | None = None
+    """Another system than the recommended one, such as bm25."""
     k: int = Field(5, ge=1)
     """Number of passages to return."""
-    folder: str | None = None
-    """Return only passages of documents in this folder."""
+    where: tuple[str, ...] = ()
+    """Conditions on the metadata, such as folder=guide."""
     device: str = "auto"
 
     @cached_property
-    def _source(self) -> SearchSource:
-        return SearchSource(self.directory, self.system, self.device)
+    def _searcher(self) -> Searcher:
+        searcher = Searcher(self.directory, device=self.device)
+        if self.system is not None:
+            searcher.system = self.system
+        return searcher
 
     def _get_relevant_documents(
         self, query: str, *, run_manager: CallbackManagerForRetrieverRun
     ) -> list[Document]:
-        results = self._source.results(query, self.k, self.folder)
-        return [Document(id=r.id, page_content=r.text, metadata={**r.metadata, "id": r.id}) for r in results]
+        return [
+            Document(id=answer.id, page_content=answer.text, metadata=answer.metadata)
+            for answer in self._searcher(query, self.k, self.where)
+        ]

@@ -7,8 +7,11 @@ retriever.retrieve("how do I reset my password?")
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from qontext.frame.errors import missing_extra
-from qontext.integrations.results import SearchSource
+from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.system import SystemName
 
 try:
     from llama_index.core.base.base_retriever import BaseRetriever
@@ -18,22 +21,26 @@ except ImportError:
 
 
 class QontextRetriever(BaseRetriever):
-    """Returns the best passages of a directory as nodes with scores."""
+    """Returns the best passages as nodes with scores."""
 
     def __init__(
         self,
         directory: str,
         *,
         k: int = 5,
-        system: str | None = None,
-        folder: str | None = None,
+        system: SystemName | None = None,
+        where: Sequence[str] = (),
         device: str = "auto",
     ) -> None:
-        self._source, self.k, self.folder = SearchSource(directory, system, device), k, folder
+        self._searcher, self.k, self.where = Searcher(directory, device=device), k, where
+        if system is not None:
+            self._searcher.system = system
         super().__init__()
 
     def _retrieve(self, query_bundle: QueryBundle) -> list[NodeWithScore]:
         return [
-            NodeWithScore(node=TextNode(id_=r.id, text=r.text, metadata=r.metadata), score=r.score)
-            for r in self._source.results(query_bundle.query_str, self.k, self.folder)
+            NodeWithScore(
+                node=TextNode(id_=answer.id, text=answer.text, metadata=answer.metadata), score=answer.score
+            )
+            for answer in self._searcher(query_bundle.query_str, self.k, self.where)
         ]

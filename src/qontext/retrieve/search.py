@@ -17,8 +17,8 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, slices
 from qontext.frame.stages import Report, Stage
-from qontext.retrieve import answers
-from qontext.retrieve.answers import PROMPT, AskConfig
+from qontext.retrieve.ask import answers
+from qontext.retrieve.ask.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import compute_vectors, is_documents
 from qontext.retrieve.directory import is_adapted
 from qontext.retrieve.searched import (

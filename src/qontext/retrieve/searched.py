@@ -16,8 +16,8 @@ from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Asks, DeviceConfig, Input, Seed, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import PartsConfig
-from qontext.retrieve import outside
-from qontext.retrieve.answers import PROMPT, AskConfig
+from qontext.retrieve.ask import outside
+from qontext.retrieve.ask.answers import PROMPT, AskConfig
 from qontext.retrieve.ask.prepared import is_documents, prepare
 from qontext.retrieve.ask.questions import GroupBy, by_document
 from qontext.retrieve.directory import fingerprint_of, is_adapted
@@ -206,13 +206,6 @@ class Asked:
 def open_searcher(config: SearchConfig) -> Searcher:
     """The searcher of a directory of `adapt`."""
     directory = prepare(config.index or "", refresh=config.refresh)
-    about = artifacts.open_artifact(directory).meta if artifacts.is_artifact(directory) else {}
-    if about.get("verb") in ("encode", "index"):
-        raise QontextError(
-            f"a question needs a directory of adapt, and this is one of {about['verb']}",
-            place=directory,
-            remedy=f"Ask at the page of 'qontext serve {directory}', or search it with --queries FILE --out RUN.",
-        )
     refuse(config, OF_OTHERS, "is not for a directory of adapt, which is searched as it was made", directory)
     searcher = Searcher(directory, device=config.device, encoder=config.encoder)
     if config.bm25:

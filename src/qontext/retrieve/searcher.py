@@ -15,11 +15,11 @@ from qontext.data.places import Found, Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError, choose, printable
 from qontext.retrieve.ask.evidence import Evidence, evidence
-from qontext.retrieve.ask.in_memory import InMemory
-from qontext.retrieve.ask.questions import GroupBy, SystemParts, by_document, rank, text_of
-from qontext.retrieve.open import AdaptedFolder
+from qontext.retrieve.ask.questions import GroupBy, by_document, rank, text_of
+from qontext.retrieve.ask.snippets import snippet
+from qontext.retrieve.in_memory import InMemory
+from qontext.retrieve.open import Opening, Searchable, open_path
 from qontext.retrieve.rankers import CANDIDATES
-from qontext.retrieve.snippets import snippet
 from qontext.retrieve.system import System, SystemName
 
 if TYPE_CHECKING:
@@ -65,6 +65,13 @@ class Answer:
         own |= {} if self.evidence is None else {"evidence": self.evidence.as_json()}
         return {**own, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
 
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Everything but the text as one table, with the fields of the place and of the document."""
+        own = self.as_json()
+        del own["text"]
+        return {**own.pop("metadata", {}), **own, "id": self.id}
+
     @classmethod
     def from_json(cls, fields: Mapping[str, Any]) -> Answer:
         """The inverse of `as_json`."""
@@ -104,7 +111,8 @@ _NAMES = [one.name for one in fields(Answer) if one.name not in ("place", "evide
 
 
 class Searcher:
-    """Answers questions with passages. Opens the directory that `qontext adapt` wrote, or see `build`.
+    """Answers questions with passages: a directory of `qontext adapt`, the output of `encode` or `index`, documents as they
+    are, whose index is made and kept up to date first, or passages in memory, see `build`.
 
     >>> search = Searcher("runs/mine")
     >>> for hit in search("how do I reset my password?", k=2):
@@ -113,13 +121,13 @@ class Searcher:
     2 ...
 
     Args:
-        directory: Output directory of `qontext adapt`.
+        directory: The directory to search.
         device: Device of the encoder: auto, cpu, cuda, cuda:N or mps.
         encoder: An unchanged copy of the encoder, if it is no longer where `adapt` found it.
         trust: Allow the code or the server that the directory names for its index; see SECURITY.md.
     """
 
-    collection: AdaptedFolder | InMemory
+    collection: Searchable
 
     def __init__(
         self,
@@ -129,7 +137,7 @@ class Searcher:
         encoder: str | None = None,
         trust: bool = False,
     ) -> None:
-        self.collection = AdaptedFolder(directory, device=device, encoder=encoder, trust=trust)
+        self.collection = open_path(directory, Opening(device, encoder=encoder, trust=trust))
 
     @classmethod
     def build(
@@ -141,7 +149,7 @@ class Searcher:
     ) -> Searcher:
         """Index passages or plain texts in memory, for BM25 and, with an encoder, vector search.
 
-        With both, a passage's score is the mean of the two, each in standard deviations of the query's hits.
+        With both, a passage's score is .6 of the one and .4 of the other, each in standard deviations of the query's hits.
 
         Args:
             passages: Passages, or texts, which get their numbers from 0 as ids.
@@ -171,7 +179,7 @@ class Searcher:
         self.collection.save(Path(directory))
 
     def __repr__(self) -> str:
-        return f"Searcher({self.collection}: {self.system.label})"
+        return f"Searcher({self.collection}: {self.collection.label})"
 
     @property
     def system(self) -> System:
@@ -223,7 +231,7 @@ class Searcher:
         passages = self.collection.find({hit.passage for hit in hits})
         around = self._around([passages[hit.passage] for hit in hits], context) if context else {}
         how: dict[str, Any] = {}
-        if self.system.words:
+        if self.system.words and self.collection.lexical is not None:
             bm25 = self.collection.lexical.bm25
             how = {"analyzer": bm25.analyzer, "rarity": bm25.rarity}
         answers = Answers()
@@ -288,7 +296,7 @@ class Searcher:
 
         check_depth(k)
         choose(group, get_args(GroupBy), "group")
-        ranked = partial(rank, SystemParts.of(self.collection), among=self.collection.among(tuple(where)))
+        ranked = partial(rank, self.collection, among=self.collection.among(tuple(where)))
         if group == "passage":
             return ranked(queries, max(k, CANDIDATES)).top(k)
         return by_document(ranked, queries, k, self.collection.find, renamed=renamed)

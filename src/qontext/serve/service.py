@@ -16,10 +16,10 @@ from qontext.frame.errors import QontextError, did_you_mean
 from qontext.models.folder import TextKind
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import GroupBy
+from qontext.retrieve.query_encoder import LazyReranker, QueryEncoder
 from qontext.serve.batching import Batcher
 from qontext.serve.errors import Unknown
 from qontext.serve.metrics import ServerMetrics
-from qontext.serve.models import Reranker, ServedEncoder
 from qontext.serve.passages import FieldFilter
 from qontext.serve.systems import Opener, ServedHit, ServedSystem, reranked
 
@@ -51,7 +51,7 @@ class Service:
     def __init__(
         self,
         systems: Sequence[ServedSystem],
-        rerankers: Sequence[Reranker] = (),
+        rerankers: Sequence[LazyReranker] = (),
         *,
         labels: MarkedQueries | None = None,
         about: str = "",
@@ -93,7 +93,7 @@ class Service:
         for encoder in self.encoders.values():
             encoder.embed(["a"], "passage")
         for reranker in self.rerankers.values():
-            reranker.scores([("a", "a")])
+            reranker.score([("a", "a")])
 
     async def search(
         self,
@@ -134,7 +134,7 @@ class Service:
 
         return await self.batcher.run(("explain", id(system), only), explain, [(text, hit) for hit in hits])
 
-    async def embed(self, encoder: ServedEncoder, texts: list[str], kind: TextKind) -> tuple[Array, int]:
+    async def embed(self, encoder: QueryEncoder, texts: list[str], kind: TextKind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""
 
         def encode(items: list[str]) -> list[tuple[Array, int]]:
@@ -152,7 +152,7 @@ class Service:
             reranker = self.rerankers[model]
             pairs = [(query, text) for text in texts]
             scores = await self.batcher.run(
-                ("rerank", model), lambda items: reranker.scores(items).tolist(), pairs
+                ("rerank", model), lambda items: _chances(reranker.score(items)), pairs
             )
             return model, scores
         if model is None:
@@ -175,7 +175,13 @@ class Service:
         self.batcher.close()
 
 
-def _reranked(systems: Sequence[ServedSystem], rerankers: Sequence[Reranker]) -> Iterable[ServedSystem]:
+def _chances(logits: Array) -> list[float]:
+    """The logistic function of a cross-encoder's logits."""
+    chances: list[float] = (0.5 + 0.5 * np.tanh(logits / 2)).tolist()
+    return chances
+
+
+def _reranked(systems: Sequence[ServedSystem], rerankers: Sequence[LazyReranker]) -> Iterable[ServedSystem]:
     """Each directory's first system, reranked by each reranker."""
     for system in systems:
         if "/" not in system.name:

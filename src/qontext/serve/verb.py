@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -17,7 +18,7 @@ from qontext.frame.stages import Server
 from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
 
 if TYPE_CHECKING:
-    from qontext.serve.models import Reranker
+    from qontext.retrieve.query_encoder import LazyReranker
     from qontext.serve.service import MarkedQueries, Service
 
 
@@ -122,13 +123,7 @@ def refreshing(service: Service, config: ServeConfig) -> Iterator[None]:
     from qontext.serve.refresh import refresher
     from qontext.serve.systems import path_of, served_path
 
-    opener = service.opener
-
-    def open_all() -> list[Any]:
-        nonlocal opener
-        opener = opener.again()
-        return opener.open_all(config.directories)
-
+    open_all = partial(service.opener.open_all, config.directories)
     paths = [served_path(path_of(text)) for text in config.directories]
     thread = refresher(service, paths, open_all, refresh=config.refresh, watch=config.watch)
     if thread is None:
@@ -222,16 +217,15 @@ def _labels(config: ServeConfig) -> MarkedQueries | None:
     return MarkedQueries(collection.queries(config.split), collection.qrels(config.split))
 
 
-def _rerankers(config: ServeConfig) -> list[Reranker]:
-    from qontext.serve.models import Reranker
+def _rerankers(config: ServeConfig) -> list[LazyReranker]:
+    from qontext.retrieve.query_encoder import LazyReranker
 
-    by_name: dict[str, Reranker] = {}
-    for path in config.reranker:
-        name = Path(path).name
-        if name in by_name:
-            raise QontextError(f"two rerankers have the name {name!r}", place=path, remedy="Rename one.")
-        by_name[name] = Reranker(path, name, device=config.device, precision=config.precision)
-    return list(by_name.values())
+    rerankers = [
+        LazyReranker(path, device=config.device, precision=config.precision) for path in config.reranker
+    ]
+    if len({one.name for one in rerankers}) < len(rerankers):
+        raise QontextError("two rerankers have the same name", remedy="Rename one.")
+    return rerankers
 
 
 COMMAND = Server(

@@ -1,1 +1,1 @@
-"""Asking: documents that nobody prepared, questions with sub-queries, and the evidence for what was found."""
+"""The face of search: questions, their answers and the evidence for them."""

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from qontext.retrieve.analyzer import lower_words_of, term_of
-from qontext.retrieve.open import WITHOUT_TORCH
+from qontext.retrieve.ask.snippets import sentences_of
+from qontext.retrieve.query_encoder import WITHOUT_TORCH
 from qontext.retrieve.rankers import (
     CANDIDATES,
     Among,
@@ -24,7 +25,6 @@ from qontext.retrieve.rankers import (
     TokenReranked,
     everything,
 )
-from qontext.retrieve.snippets import sentences_of
 
 if TYPE_CHECKING:
     from qontext.data.places import Found

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from qontext.data.records import Hit
     from qontext.data.runs import Run
     from qontext.models.folder import TextKind
+    from qontext.retrieve.open import Searchable
 
 By = Literal["words", "meaning", "hypothetical"]
 GroupBy = Literal["passage", "document"]
@@ -84,59 +85,50 @@ class NoSuchPart(QontextError):
     """A question that needs a part that the system does not have."""
 
 
-class SystemParts(NamedTuple):
-    """The parts of a system, opened when a question needs them; None if there is no such part."""
-
-    whole: Callable[[], Ranker]
-    words: Callable[[], Ranker] | None
-    meaning: Callable[[], Ranker] | None
-
-    @classmethod
-    def of(cls, collection: Any) -> SystemParts:
-        """Those of a directory of `adapt`, or of passages in memory."""
-        meaning = None if collection.system.encoder is None else lambda: collection.dense
-        return cls(collection.ranker, lambda: collection.words, meaning)
-
-    def ranker(self, by: By | None) -> Ranker:
-        """The part that answers such a sub-query."""
-        part = self.whole if by is None else self.words if by == "words" else self.meaning
-        if part is None:
-            kind = "words" if by == "words" else "vectors"
-            raise NoSuchPart(
-                f"{by}: needs an index of {kind}, which this system does not have", remedy="Ask without it."
-            )
-        return part()
-
-
 def rank(
-    parts: SystemParts, queries: Mapping[str, str], k: int, among: Among, kind: TextKind = "query"
+    collection: Searchable,
+    queries: Mapping[str, str],
+    k: int,
+    among: Among,
+    kind: TextKind = "query",
+    ranker: Ranker | None = None,
 ) -> Run:
-    """The best k passages of each question (id → text), of which some have sub-queries, or of each passage."""
+    """The best k passages of each question (id → text), of which some have sub-queries, or of each passage. `ranker` is that
+    of the whole system, by default the collection's."""
     from qontext.data.runs import Run
 
+    whole = ranker or collection.ranker()
     if kind == "passage":
-        return parts.whole().rank(queries, k, kind=kind, among=among)
+        return whole.rank(queries, k, kind=kind, among=among)
     asked = {query: parse(text) for query, text in queries.items()}
     plain = {query: subs[0].text for query, subs in asked.items() if len(subs) == 1 and subs[0].by is None}
-    run = parts.whole().rank(plain, k, among=among) if plain else Run.of([])
+    run = whole.rank(plain, k, among=among) if plain else Run.of([])
     if len(plain) == len(queries):
         return run
     hits = [hit for query in run for hit in run[query]]
     for query, subs in asked.items():
         if query not in plain:
-            hits += _fused(parts, query, subs, k, among).get(query, [])
+            hits += _fused(collection, whole, query, subs, k, among).get(query, [])
     return Run.of(hits)
 
 
-def _fused(parts: SystemParts, query: str, subs: Sequence[SubQuery], k: int, among: Among) -> Run:
+def _fused(
+    collection: Searchable, whole: Ranker, query: str, subs: Sequence[SubQuery], k: int, among: Among
+) -> Run:
     """The rankings of sub-queries with equal weights, each in standard deviations of its hits."""
     from qontext.retrieve.fuse import hybrid
 
     runs = []
     for sub in subs:
-        ranker = parts.ranker(sub.by)
-        kind: Any = "passage" if sub.by == "hypothetical" else "query"
-        runs.append(ranker.rank({query: sub.text}, max(k, CANDIDATES), kind=kind, among=among))
+        ranker = whole if sub.by is None else collection.words if sub.by == "words" else collection.dense
+        if ranker is None:
+            kind = "words" if sub.by == "words" else "vectors"
+            raise NoSuchPart(
+                f"{sub.by}: needs an index of {kind}, which this system does not have",
+                remedy="Ask without it.",
+            )
+        as_kind: Any = "passage" if sub.by == "hypothetical" else "query"
+        runs.append(ranker.rank({query: sub.text}, max(k, CANDIDATES), kind=as_kind, among=among))
     return hybrid(runs, [1 / len(runs)] * len(runs), k)
 
 
