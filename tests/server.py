@@ -16,13 +16,13 @@ from typing import Any
 
 from tests.preload import preload
 
-from qontext.corpus import split, tokens
+from qontext.corpus import blocks, tokens
 from qontext.finetune.negatives import mine
 from qontext.retrieve import encode, search
 from qontext.training.step import Stepper
 
 preload()
-split.RECORDS_PER_BLOCK, split.BLOCKS_PER_PART = 4, 2
+blocks.RECORDS_PER_BLOCK, blocks.BLOCKS_PER_PART = 4, 2
 tokens.TEXTS_PER_BLOCK, tokens.TEXTS_PER_CHUNK = 16, 32
 encode.BLOCK = 16
 search.BLOCK = 4

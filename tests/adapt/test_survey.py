@@ -18,10 +18,10 @@ from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.prepare import _notes
 from qontext.adapt.show import show_updated
 from qontext.adapt.survey import fertility, spread, survey, words_in
-from qontext.corpus.language import language_of
 from qontext.data.collection import Passage
 from qontext.frame import log
 from qontext.retrieve.analyzer import CODE
+from qontext.retrieve.language import language_of
 
 REQUEST = Request(
     documents="d", labels=None, splits=(), labeled=0, encoder="", generate={}, pretrain={}, max_tokens=144,

@@ -17,7 +17,7 @@ from tests.tiny import save_bert, write_inputs
 
 import qontext
 from qontext import api
-from qontext.corpus import split, tokens
+from qontext.corpus import blocks, tokens
 from qontext.finetune.negatives import mine
 from qontext.frame.artifacts import Artifact
 from qontext.queries import expand
@@ -86,8 +86,8 @@ class Inputs:
 
 def shrink(set_attribute: Callable[..., None]) -> None:
     """Few rows make a part, as in `tests/server.py`."""
-    set_attribute(split, "RECORDS_PER_BLOCK", 4)
-    set_attribute(split, "BLOCKS_PER_PART", 2)
+    set_attribute(blocks, "RECORDS_PER_BLOCK", 4)
+    set_attribute(blocks, "BLOCKS_PER_PART", 2)
     set_attribute(tokens, "TEXTS_PER_BLOCK", 16)
     set_attribute(tokens, "TEXTS_PER_CHUNK", 32)
     set_attribute(encode, "BLOCK", 16)

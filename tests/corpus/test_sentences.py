@@ -9,9 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qontext.corpus import sentences
 from qontext.corpus.sentences import PIECE, SPLITTERS, by_code, pieces, shortened, token_count
-from qontext.frame.errors import QontextError
 
 # Text as documents have it: words, marks that end sentences or do not, white space of every kind.
 WORDS = [
@@ -85,14 +83,6 @@ def test_repeated_sentences_are_told_apart() -> None:
 
 def test_lines() -> None:
     assert split("one\n\n  two\nthree\n", "newline") == ["one", "two", "three"]
-
-
-def test_punkt_without_its_data_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    nltk = pytest.importorskip("nltk")
-    monkeypatch.setattr(nltk.data, "path", [])
-    sentences._punkt.cache_clear()
-    with pytest.raises(QontextError, match=r"punkt data for 'english' is not installed.*punkt_tab"):
-        SPLITTERS["punkt"]("One. Two.", "en")
 
 
 @pytest.mark.parametrize("text", ["a" * 20_000, "漢字" * 2_000, "Such as " + "a" * 9_000 + " and more."])

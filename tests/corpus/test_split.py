@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from qontext import api, cli
-from qontext.corpus import counting
+from qontext.corpus.blocks import DocumentBlock, spool, spooled
+from qontext.corpus.sentences import counter
 from qontext.corpus.split import SplitConfig, split_block
-from qontext.corpus.spool import SpoolBatch, spool, spooled
 from qontext.data.records import Block, Document
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
@@ -48,7 +48,7 @@ def rows(out: Path) -> list[dict[str, Any]]:
 # The rule
 
 
-@pytest.mark.parametrize("tokenizer", [counting.WORDS, MINILM])
+@pytest.mark.parametrize("tokenizer", ["words", MINILM])
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     texts=st.lists(TEXTS, min_size=1, max_size=4),
@@ -59,14 +59,14 @@ def rows(out: Path) -> list[dict[str, Any]]:
 def test_no_text_is_lost_reordered_or_too_long(
     tokenizer: str, texts: list[str], limit: int, short: float, sentences: str
 ) -> None:
-    block = SpoolBatch([Document(f"d{i}", "", text) for i, text in enumerate(texts)])
+    block = DocumentBlock([Document(f"d{i}", "", text) for i, text in enumerate(texts)])
     config = SplitConfig(
         source="x", max_tokens=limit, short_span_probability=short, tokenizer=tokenizer, sentences=sentences
     )
     table, counts = split_block(block, config)
     passages = table.to_pylist()
     assert [row["doc"] for row in passages] == sorted(row["doc"] for row in passages)
-    count = counting.counter(tokenizer)
+    count = counter(tokenizer)
     for document in block.documents:
         spans = [row for row in passages if row["doc"] == document.id]
         assert [row["position"] for row in spans] == list(range(len(spans)))
@@ -137,8 +137,8 @@ def test_short_spans_depend_on_the_seed_and_the_document_alone(tmp_path: Path) -
 
 
 def test_the_same_bytes_for_any_number_of_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("qontext.corpus.split.RECORDS_PER_BLOCK", 7)
-    monkeypatch.setattr("qontext.corpus.split.BLOCKS_PER_PART", 3)
+    monkeypatch.setattr("qontext.corpus.blocks.RECORDS_PER_BLOCK", 7)
+    monkeypatch.setattr("qontext.corpus.blocks.BLOCKS_PER_PART", 3)
     records = [{"_id": str(i), "text": f"Text {i}. " * (1 + i % 9)} for i in range(200)]
     records[50] = records[10]
     source = documents(tmp_path / "docs.jsonl", records)
@@ -291,18 +291,21 @@ def test_the_development_data(
             assert rows(tmp_path)[0]["id"] == json.loads(next(lines))["_id"]
 
 
-def test_documents_survive_the_way_to_another_process(tmp_path: Path) -> None:
-    block = Block("a\ud800b", ("one", "two"), page=3, line=4, code=True)
+def test_documents_survive_the_way_to_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("qontext.corpus.blocks.BLOCKS_PER_PART", 2)
+    block = Block("ab", ("one", "two"), page=3, line=4, code=True)
     documents = [
         Document("1", "title", "text\u2028", "docs:1", metadata='{"a": 1}'),
         Document("2", "", "", passages=(("p", "x"),), blocks=(block,), file="f", passage_metadata=("{}",)),
     ]
     batches = [
-        SpoolBatch(documents, Counter(records=2)),
-        SpoolBatch([], Counter(records=1)),
-        SpoolBatch(documents[:1]),
+        DocumentBlock(documents, Counter(records=2)),
+        DocumentBlock([], Counter(records=1)),
+        DocumentBlock(documents[:1]),
     ]
     work = Workdir(tmp_path / "out")
-    assert spool(work, iter(batches), 2) == [2, 1]
-    assert spool(work, iter(()), 2) == [2, 1], "it is read once"
+    assert spool(work, iter(batches)) == [2, 1]
+    assert spool(work, iter(())) == [2, 1], "it is read once"
     assert [*spooled(work, 0), *spooled(work, 1)] == batches

@@ -15,7 +15,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 from qontext import api
-from qontext.corpus import counting, store, tokens
+from qontext.corpus import sentences, store, tokens
 from qontext.data import records
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
@@ -79,7 +79,7 @@ def test_ids_are_the_tokenizers_own_on_the_whole_text(
     tokenizer: str, passages: Artifact, tmp_path: Path
 ) -> None:
     artifact = api.tokens(passages, tokenizer=tokenizer, title="leave", out=tmp_path / "t")
-    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(tokenizer)
+    tokens, loaded = store.open_store(artifact.path), sentences.load_tokenizer(tokenizer)
     texts = [row["text"] for row in rows(passages)]
     for i, text in enumerate(texts):
         expected = loaded.encode(text, add_special_tokens=False)
@@ -99,7 +99,7 @@ def test_ids_are_the_tokenizers_own_on_the_whole_text(
 
 def test_sentences_are_runs_of_whole_tokens(tokenizer: str, passages: Artifact, tmp_path: Path) -> None:
     tokens = store.open_store(api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t").path)
-    loaded = counting.load_tokenizer(tokenizer)
+    loaded = sentences.load_tokenizer(tokenizer)
     cuts = [*tokens.sentences.tolist(), len(tokens.ids)]
     parts = [
         row["text"][begin:end]
@@ -141,7 +141,7 @@ def test_titles_are_apart_and_together_with_the_texts_as_one(
     tokenizer: str, passages: Artifact, tmp_path: Path
 ) -> None:
     artifact = api.tokens(passages, tokenizer=tokenizer, out=tmp_path / "t")
-    tokens, loaded = store.open_store(artifact.path), counting.load_tokenizer(tokenizer)
+    tokens, loaded = store.open_store(artifact.path), sentences.load_tokenizer(tokenizer)
     for i, row in enumerate(rows(passages)):
         expected = loaded.encode(f"{row['title']} {row['text']}", add_special_tokens=False).ids
         title = tokens.title_ids[slice(*tokens.title_offsets[i : i + 2])].tolist()
@@ -239,7 +239,7 @@ def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: p
     (tmp_path / "tokenizer.json").write_text("{}")
     for name, message in (
         ("words", "is a counting rule, not a tokenizer"),
-        (str(tmp_path / "empty"), "contains no tokenizer"),
+        (str(tmp_path / "empty"), "not a tokenizer"),
         (str(tmp_path / "tokenizer.json"), "not a tokenizer"),
         (str(tmp_path / "nowhere"), "cannot read tokenizer"),
         ("nobody/no-such-model", "is unreachable"),
@@ -252,7 +252,7 @@ def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: p
 def test_real_text_has_the_tokenizers_own_ids(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     split = api.split(shared_data("cranfield"), out=tmp_path / "p", keep=True)
     tokens = store.open_store(api.tokens(split, tokenizer=MINILM, out=tmp_path / "t").path)
-    loaded = counting.load_tokenizer(MINILM)
+    loaded = sentences.load_tokenizer(MINILM)
     encoded = loaded.encode_batch_fast([row["text"] for row in rows(split)], add_special_tokens=False)
     assert tokens.ids.tolist() == [i for e in encoded for i in e.ids]
     assert tokens.lengths.tolist() == [len(e) for e in encoded]
@@ -358,5 +358,5 @@ def test_a_tokenizer_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     sizes = []
     for vocabulary in ({"a": 0, "[UNK]": 1}, {"a": 0, "[UNK]": 1, "longer": 2}):
         Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-        sizes.append(counting.load_tokenizer(str(tmp_path)).get_vocab_size())
+        sizes.append(sentences.load_tokenizer(str(tmp_path)).get_vocab_size())
     assert sizes == [2, 3]

@@ -15,7 +15,7 @@ from tests.tiny import WORDS
 from transformers import AutoModel, AutoTokenizer
 
 from qontext import Retriever, api
-from qontext.corpus.counting import counter
+from qontext.corpus.sentences import counter
 from qontext.data.load import load_passages
 from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError

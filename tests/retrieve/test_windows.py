@@ -13,7 +13,7 @@ import pytest
 from tests.tiny import WORDS
 
 from qontext import Retriever, api
-from qontext.corpus.counting import counter
+from qontext.corpus.sentences import counter
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed

@@ -129,8 +129,8 @@ def test_a_dry_run_stops_there_too(run: Run) -> None:
 def test_a_step_of_which_other_shards_are_missing_stops_the_recipe(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("qontext.corpus.split.RECORDS_PER_BLOCK", 1)
-    monkeypatch.setattr("qontext.corpus.split.BLOCKS_PER_PART", 1)
+    monkeypatch.setattr("qontext.corpus.blocks.RECORDS_PER_BLOCK", 1)
+    monkeypatch.setattr("qontext.corpus.blocks.BLOCKS_PER_PART", 1)
     with (tmp_path / "docs.jsonl").open("a") as file:
         file.write(json.dumps({"_id": "e", "text": "Another sentence of words."}) + "\n")
     with pytest.raises(QontextError, match=r"out/split: other shards of this step are not done"):
@@ -163,7 +163,7 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
     """A real process is killed after the first of several parts of the step `split`."""
     with (tmp_path / "docs.jsonl").open("w") as file:
         file.writelines(json.dumps({"_id": str(i), "text": "A sentence. " * 9}) + "\n" for i in range(3000))
-    small = "from qontext.corpus import split; split.RECORDS_PER_BLOCK = 4; split.BLOCKS_PER_PART = 8; "
+    small = "from qontext.corpus import blocks; blocks.RECORDS_PER_BLOCK = 4; blocks.BLOCKS_PER_PART = 8; "
     command = [sys.executable, "-c", small + "from qontext import cli; cli.main()", "run", "recipe.toml"]
     command += ["--out", "out", "--set", "inputs.corpus=docs.jsonl"]
     with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.DEVNULL) as process:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 from qontext.adapt import publish, update
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
-from qontext.corpus.language import language_of_source
 from qontext.corpus.sources import FieldNames, open_source, scheme_of, stamp
 from qontext.corpus.sources.several import (
     FILE,
@@ -37,6 +36,7 @@ from qontext.frame.fingerprint import places
 from qontext.models.hub import is_local
 from qontext.models.reference import default_encoder, refer
 from qontext.retrieve.directory import index_of, is_adapted, read_adapted, write_adapted
+from qontext.retrieve.language import language_of_source
 from qontext.retrieve.system import WEIGHTS, System
 
 STAMPS = "stamps.json"

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import Request, parse_budget
 from qontext.adapt.survey import MOST_UNKNOWN, Survey, fertility, spread, survey
-from qontext.corpus.language import natural
 from qontext.data.collection import read_asked
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
@@ -17,6 +16,7 @@ from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
 from qontext.retrieve.analyzer import CODE
 from qontext.retrieve.ask import outside
+from qontext.retrieve.language import natural
 
 if TYPE_CHECKING:
     from qontext.adapt.config import AdaptConfig

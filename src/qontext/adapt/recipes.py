@@ -9,9 +9,9 @@ from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
-from qontext.corpus.language import natural
 from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.directory import DENSE
+from qontext.retrieve.language import natural
 from qontext.retrieve.rankers import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, RERANKER_WEIGHT, SYSTEMS, TOKEN_WEIGHT, WEIGHTS, System
 from qontext.workflow.recipe import Recipe, Step, as_path

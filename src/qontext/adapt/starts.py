@@ -117,7 +117,7 @@ def _best(starts: Starts) -> Candidate:
 
 def _language(config: AdaptConfig) -> str:
     from qontext.adapt.survey import survey
-    from qontext.corpus.language import natural
+    from qontext.retrieve.language import natural
 
     return natural(
         survey(config.documents, labeled=config.labels is not None, read_as=config.read_as).language

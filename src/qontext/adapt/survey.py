@@ -13,14 +13,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from qontext.corpus.language import language_name, language_of
+from qontext.corpus.blocks import problem_of
 from qontext.corpus.sources import FieldNames, Problem, open_source
 from qontext.corpus.sources.files import announce
-from qontext.corpus.split import problem_of
 from qontext.data.collection import Passage
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 from qontext.frame.files import hash64
+from qontext.retrieve.language import language_name, language_of
 
 SAMPLE_DOCUMENTS, SAMPLE_CHARACTERS = 5_000, 10_000_000
 WORDS = 80

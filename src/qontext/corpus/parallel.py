@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import multiprocessing
 import os
@@ -44,8 +43,7 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
     pending: deque[Future[R]] = deque()
     try:
         for block in blocks:
-            with _interrupts_held():
-                pending.append(pool.submit(function, block))
+            pending.append(pool.submit(function, block))
             if len(pending) > 2 * workers:
                 yield pending.popleft().result()
         while pending:
@@ -57,16 +55,6 @@ def ordered_map(function: Callable[[T], R], blocks: Iterable[T], workers: int) -
         ) from None
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
-
-
-@contextlib.contextmanager
-def _interrupts_held() -> Iterator[None]:
-    """Block SIGINT while forking: a worker that has not yet installed its handler would print a traceback."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _live_with_parent() -> None:

@@ -7,7 +7,6 @@ output is identical for any number of processes and machines.
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 import json
@@ -18,22 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
-from qontext.corpus import counting, parallel
-from qontext.corpus.sentences import SPLITTERS, pieces
-from qontext.corpus.sources import (
-    FieldNames,
-    Problem,
-    ReadAs,
-    Source,
-    demands,
-    fingerprint,
-    open_source,
-    reads_below,
-)
-from qontext.corpus.sources.base import UNREADABLE
-from qontext.corpus.spool import SPOOL, SpoolBatch, spool, spooled
+from qontext.corpus import parallel
+from qontext.corpus.sentences import SPLITTERS, WORDS, counter, pieces
+from qontext.corpus.sources import FieldNames, ReadAs, Source, demands, fingerprint, open_source, reads_below
 from qontext.frame import log
-from qontext.frame.config import Asks, Input, Machine, Seed, without_empty
+from qontext.frame.config import Asks, Input, Machine, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
@@ -41,15 +29,11 @@ from qontext.frame.stages import Stage
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from qontext.data.ids import SeenIds
-    from qontext.data.records import Document
+    from qontext.corpus.blocks import DocumentBlock
 
-RECORDS_PER_BLOCK, BLOCKS_PER_PART = 128, 32
 _COUNTS = b"qontext.counts"
 WHOLE = ".whole"
 """The hidden file that stands for all parts, if one process makes them."""
-MOST_NAMED = 20
-"""Maximum number of skipped files to name; beyond that, only their number is shown (all names with -v)."""
 
 
 class SplitConfig(PartsConfig):
@@ -70,7 +54,7 @@ class SplitConfig(PartsConfig):
     short_span_probability: float = Field(0.0, ge=0, le=1)
     """Share of passages whose length limit is drawn from 2 to max_tokens (0.15 in CoT-MAE's code)."""
 
-    tokenizer: Annotated[str, Input()] = counting.WORDS
+    tokenizer: Annotated[str, Input()] = WORDS
     """Tokenizer for counting tokens: a model folder, a Hub name, or 'words', a built-in approximation."""
 
     sentences: Literal["sentencex", "punkt", "newline"] = "sentencex"
@@ -102,10 +86,6 @@ class SplitConfig(PartsConfig):
     workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
     """Number of processes; 0 means one per core. Does not affect the result."""
 
-    def identity(self) -> dict[str, Any]:
-        """Without the endings that are read as another format if there are none."""
-        return without_empty(super().identity(), "read_as")
-
 
 def open_documents(config: SplitConfig) -> Source:
     """The documents that the settings name."""
@@ -130,22 +110,25 @@ class Split(Parts[SplitConfig]):
         return open_documents(self.config)
 
     def plan(self) -> list[Part]:
+        from qontext.corpus.blocks import spool
         from qontext.corpus.sources.files import announce
 
-        source = self.source
-        announce(source, self.config.source)
+        announce(self.source, self.config.source)
+        total = self.source.bytes_total
         if self.config.on == "local" and self.work.world == 1:
             self.unit = "bytes"
-            return [Part(0, WHOLE, 0, 0, source.bytes_total or 0)]
-        with log.progress("read", source.bytes_total, "bytes") as advance:
-            sizes = spool(self.work, _blocks(source, self.config, advance), BLOCKS_PER_PART)
+            return [Part(0, WHOLE, 0, 0, total or 0)]
+        with log.progress("read", total, "bytes") as advance:
+            sizes = spool(self.work, self._blocks(advance))
         return [Part(number, _part(number), 0, 0, size) for number, size in enumerate(sizes)]
 
     def open(self) -> None:
-        counting.counter(self.config.tokenizer)  # raises errors here, not in a process
+        counter(self.config.tokenizer)  # raises errors here, not in a process
         SPLITTERS[self.config.sentences]("One. Two.", self.config.language)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
+        from qontext.corpus.blocks import spooled
+
         if part.name == WHOLE:
             self._make_all()
         else:
@@ -154,6 +137,7 @@ class Split(Parts[SplitConfig]):
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
+        from qontext.corpus.blocks import SPOOL
         from qontext.data import records
 
         totals: Counter[str] = Counter()
@@ -166,18 +150,25 @@ class Split(Parts[SplitConfig]):
 
     def _make_all(self) -> None:
         """All parts, while the source is read; those that are there are read again, but only for the ids."""
+        from qontext.corpus import blocks
+
         done = next(number for number in itertools.count() if not self.work.has(_part(number)))
-        blocks = _blocks(self.source, self.config, self.advance)
-        for _ in range(done * BLOCKS_PER_PART):
-            next(blocks, None)
-        splits = self._split(blocks)
+        splits = self._split(
+            itertools.islice(self._blocks(self.advance), done * blocks.BLOCKS_PER_PART, None)
+        )
         for number in itertools.count(done):
-            if not (blocks_of_part := list(itertools.islice(splits, BLOCKS_PER_PART))):
+            if not (blocks_of_part := list(itertools.islice(splits, blocks.BLOCKS_PER_PART))):
                 break
             self._write(number, blocks_of_part)
         self.work.write_text(WHOLE, "")
 
-    def _split(self, blocks: Iterable[SpoolBatch]) -> Iterator[tuple[pa.Table, Counter[str]]]:
+    def _blocks(self, advance: Callable[[float], None]) -> Iterator[DocumentBlock]:
+        from qontext.corpus.blocks import usable_blocks
+
+        stops = self.config.on_error == "stop"
+        return usable_blocks(self.source, keep=self.config.keep, stops=stops, advance=advance)
+
+    def _split(self, blocks: Iterable[DocumentBlock]) -> Iterator[tuple[pa.Table, Counter[str]]]:
         split = functools.partial(split_block, config=self.config)
         return parallel.ordered_map(split, blocks, self.config.workers)
 
@@ -194,7 +185,7 @@ class Split(Parts[SplitConfig]):
             )
 
 
-def split_block(block: SpoolBatch, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
+def split_block(block: DocumentBlock, config: SplitConfig) -> tuple[pa.Table, Counter[str]]:
     """Documents → passages and counts; pure, so that it can run in any process."""
     import pyarrow as pa
 
@@ -213,7 +204,7 @@ def split_block(block: SpoolBatch, config: SplitConfig) -> tuple[pa.Table, Count
     )
     texts = [text for document in block.documents for text in texts_of(document, how)]
     sentences = [piece for text in texts for piece in pieces(text.text, text.starts)]
-    tokens = iter(counting.counter(config.tokenizer)(sentences))
+    tokens = iter(counter(config.tokenizer)(sentences))
     positions: Counter[str] = Counter()
     for text in texts:
         document, at = text.document, text.starts
@@ -244,89 +235,6 @@ def split_block(block: SpoolBatch, config: SplitConfig) -> tuple[pa.Table, Count
         overlong=sum(rows["overlong"]),
     )
     return pa.table(rows, schema=pa.schema([*PASSAGES, *PLACES])), block.counts + counts
-
-
-def _blocks(source: Source, config: SplitConfig, advance: Callable[[float], None]) -> Iterator[SpoolBatch]:
-    """The source's records in blocks of fixed size, without unusable ones."""
-    from qontext.data.ids import SeenIds
-
-    seen_ids, left_out, items, read = SeenIds(), itertools.count(), source.documents(), 0
-    while batch := list(itertools.islice(items, RECORDS_PER_BLOCK)):
-        advance(source.bytes_read - read)
-        read = source.bytes_read
-        yield _usable(batch, seen_ids, left_out, config)
-
-
-def _usable(
-    batch: list[Document | Problem], seen_ids: SeenIds, left_out: Iterator[int], config: SplitConfig
-) -> SpoolBatch:
-    """Skip and count unusable records, or stop at one. `left_out` counts unreadable files."""
-    from qontext.data.records import Document
-
-    block = SpoolBatch()
-
-    def reject(problem: Problem) -> None:
-        if problem.kind in UNREADABLE:
-            tell = log.warn if next(left_out) < MOST_NAMED else log.detail
-            tell(f"left out: {problem.place}: {problem.message}")
-        elif config.on_error == "stop":
-            remedy = "Fix it, or skip such records with --on-error skip."
-            raise QontextError(problem.message, place=problem.place, remedy=remedy)
-        else:
-            log.detail(f"left out: {problem.place}: {problem.message}")
-        block.counts[f"skipped: {problem.kind}"] += 1
-
-    documents = []
-    for item in batch:
-        problem = item if isinstance(item, Problem) else problem_of(item, keep=config.keep)
-        if isinstance(item, Document) and problem is None:
-            documents.append(item)
-        elif problem is not None:
-            reject(problem)
-    ids = [_ids(document, config) for document in documents]
-    block.counts["records"] = len(batch) - len(documents) + sum(map(len, ids))
-    repeated = iter(seen_ids.repeated(list(itertools.chain.from_iterable(ids))))
-    for document, its_ids in zip(documents, ids):
-        is_new = [not next(repeated) for _ in its_ids]
-        for name, new in zip(its_ids, is_new):
-            if not new:
-                reject(Problem(document.place, "duplicate id", f"the id {name!r} occurred before"))
-        if all(is_new):
-            block.documents.append(document)
-        elif any(is_new):
-            passages = tuple(itertools.compress(document.passages, is_new))
-            metadata = tuple(itertools.compress(document.passage_metadata, is_new))
-            places = tuple(itertools.compress(document.passage_places, is_new))
-            block.documents.append(
-                dataclasses.replace(
-                    document, passages=passages, passage_metadata=metadata, passage_places=places
-                )
-            )
-    if config.keep:
-        texts = (text for d in block.documents for _, text in d.passages or ((d.id, d.content),))
-        block.counts["kept_empty"] = sum(not text.strip() for text in texts)
-    return block
-
-
-def problem_of(document: Document, *, keep: bool) -> Problem | None:
-    """The reason why a document cannot be used; None if it can."""
-    texts = [document.id, document.title, document.content, *(name for name, _ in document.passages)]
-    try:
-        "".join(texts).encode()
-    except UnicodeEncodeError:
-        message = f"the text of {document.id!a} contains a lone surrogate"
-        return Problem(document.place, "wrong encoding", message)
-    # Kept passages may be empty: judgments refer to their ids.
-    if not keep and not document.content.strip():
-        if document.file:
-            return Problem(document.place, "no text", "contains no text")
-        return Problem(document.place, "empty text", f"the text of {document.id!r} is empty")
-    return None
-
-
-def _ids(document: Document, config: SplitConfig) -> list[str]:
-    """The ids that must be unique: the passages' ids if they are kept, else the document's id."""
-    return [name for name, _ in document.passages] if config.keep and document.passages else [document.id]
 
 
 def _summary(totals: Counter[str], config: SplitConfig) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
-from qontext.corpus import counting, parallel
+from qontext.corpus import parallel, sentences
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Machine
@@ -50,7 +50,7 @@ class Tokenization(Parts[TokensConfig]):
         from qontext.data.load import TableRows, check_generated
 
         super().__init__(config, work)
-        if config.tokenizer == counting.WORDS:
+        if config.tokenizer == sentences.WORDS:
             raise QontextError(
                 "'words' is a counting rule, not a tokenizer",
                 remedy="Name a model folder or a model on the Hugging Face Hub.",
@@ -67,7 +67,9 @@ class Tokenization(Parts[TokensConfig]):
         return slices(len(self.rows), TEXTS_PER_CHUNK, lambda number: f"chunk-{number:05}.npz")
 
     def open(self) -> None:
-        counting.load_tokenizer(self.config.tokenizer)  # so that a bad one is an error here, not in a process
+        sentences.load_tokenizer(
+            self.config.tokenizer
+        )  # so that a bad one is an error here, not in a process
         self.tokenize = functools.partial(
             _tokenize, tokenizer=self.config.tokenizer, titled=self._reads_titles, separator=self._separator()
         )
@@ -87,7 +89,7 @@ class Tokenization(Parts[TokensConfig]):
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.corpus import store
 
-        tokenizer = counting.load_tokenizer(self.config.tokenizer)
+        tokenizer = sentences.load_tokenizer(self.config.tokenizer)
         vocabulary = tokenizer.get_vocab_size(with_added_tokens=True)
         groups, names = _groups(self.config.texts, self.kind)
         chunks = [self.work.path / part.name for part in outcome.parts]
@@ -147,7 +149,7 @@ def _tokenize(
     from qontext.corpus import store
 
     titles, bodies = [title for title, *_ in texts] if titled else [], [(text, s) for _, text, s in texts]
-    return store.tokenize(bodies, counting.load_tokenizer(tokenizer), titles, separator)
+    return store.tokenize(bodies, sentences.load_tokenizer(tokenizer), titles, separator)
 
 
 def _join(parts: list[dict[str, NDArray[Any]]]) -> dict[str, NDArray[Any]]:

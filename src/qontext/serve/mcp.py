@@ -336,7 +336,7 @@ def _untouched_logging() -> Iterator[None]:
 
 def describe(passages: Passages, about: str = "") -> str:
     """The content of a collection in two sentences, by which agents choose tools."""
-    from qontext.corpus.language import language_name, language_of
+    from qontext.retrieve.language import language_name, language_of
 
     sample = passages.sample(200)
     language = language_name(language_of([passage.text for passage in sample]))

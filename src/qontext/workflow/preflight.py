@@ -8,7 +8,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from qontext.corpus.counting import WORDS
+from qontext.corpus.sentences import WORDS
 from qontext.corpus.sources import Problem
 from qontext.corpus.split import SplitConfig, open_documents
 from qontext.data import dpr, records

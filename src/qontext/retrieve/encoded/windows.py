@@ -13,8 +13,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from qontext.corpus.counting import Counter, count_words, counter
-from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, group, pieces, shortened
+from qontext.corpus.sentences import (
+    SPECIAL_TOKENS,
+    Counter,
+    by_rules,
+    count_words,
+    counter,
+    group,
+    pieces,
+    shortened,
+)
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind

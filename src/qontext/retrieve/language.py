@@ -29,35 +29,15 @@ _FUNCTION_WORDS = {
     "sv": "och att det som en på är av för med den till inte om ett har de var från kan",
     "pl": "w na się nie jest do że z jak po przez dla od który są oraz przy był ale tym",
 }
-_SCRIPTS = (
-    ("ru", "Ѐ-ӿ"),
-    ("el", "Ͱ-Ͽ"),
-    ("ar", "؀-ۿ"),
-    ("he", "֐-׿"),
-    ("hi", "ऀ-ॿ"),
-    ("ja", "぀-ヿ"),
-    ("zh", "一-鿿"),
-    ("ko", "가-힯"),
-    ("th", "฀-๿"),
-)
-_LANGUAGES = {
-    "en": "English",
-    CODE: "source code",
-    "de": "German",
-    "fr": "French",
-    "es": "Spanish",
-    "it": "Italian",
-    "pt": "Portuguese",
-}
-_LANGUAGES |= {
-    "nl": "Dutch",
-    "sv": "Swedish",
-    "pl": "Polish",
-    "ru": "Cyrillic script",
-    "el": "Greek",
-    "ar": "Arabic",
-}
-_LANGUAGES |= {"he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese", "ko": "Korean", "th": "Thai"}
+# Kana before Han: Japanese uses both.
+_SCRIPTS = {
+    "ru": "Ѐ-ӿ", "el": "Ͱ-Ͽ", "ar": "؀-ۿ", "he": "֐-׿", "hi": "ऀ-ॿ", "ja": "぀-ヿ", "zh": "一-鿿", "ko": "가-힯", "th": "฀-๿",
+}  # fmt: skip
+_NAMES = {
+    "en": "English", CODE: "source code", "de": "German", "fr": "French", "es": "Spanish", "it": "Italian",
+    "pt": "Portuguese", "nl": "Dutch", "sv": "Swedish", "pl": "Polish", "ru": "Cyrillic script", "el": "Greek",
+    "ar": "Arabic", "he": "Hebrew", "hi": "Hindi", "ja": "Japanese", "zh": "Chinese", "ko": "Korean", "th": "Thai",
+}  # fmt: skip
 
 
 def language_of(texts: Iterable[str]) -> str:
@@ -65,8 +45,7 @@ def language_of(texts: Iterable[str]) -> str:
     written = " ".join(text[:2_000] for text in islice(texts, 200))
     joined = written.lower()
     letters = max(1, sum(character.isalpha() for character in joined))
-    for code, letters_of_script in _SCRIPTS:
-        # Kana before Han: Japanese uses both.
+    for code, letters_of_script in _SCRIPTS.items():
         if len(re.findall(f"[{letters_of_script}]", joined)) > (0.05 if code == "ja" else 0.3) * letters:
             return code
     words = Counter(re.findall(r"[^\W\d_]+", joined))
@@ -92,4 +71,4 @@ def natural(language: str) -> str:
 
 def language_name(code: str) -> str:
     """The name of the language with this code, in English."""
-    return _LANGUAGES.get(code, code)
+    return _NAMES.get(code, code)
