@@ -10,7 +10,6 @@ import pytest
 
 from qontext import api
 from qontext.data.collection import load_collection, read_passages
-from qontext.data.runs import read_run
 from qontext.finetune.negatives.groups import read_groups
 from qontext.frame.errors import QontextError
 
@@ -87,15 +86,6 @@ def test_triples_of_ids_and_of_texts_are_negatives(files: dict[str, Path], tmp_p
         api.mine(files["triples.train.small.tsv"], made.path, data=made.path, out=tmp_path / "c")
 
 
-def test_top1000_is_an_unranked_run(files: dict[str, Path], tmp_path: Path) -> None:
-    run = read_run(files["top1000.dev"])
-    assert {hit.passage: hit.score for hit in run["200"]} == {"0": 0.0, "3": 0.0}
-    files["top1000.dev"].write_text(FILES["top1000.dev"] + "200\t1\tno passage\n")
-    with pytest.raises(QontextError, match="top1000") as error:
-        read_run(files["top1000.dev"])
-    assert str(error.value.place).endswith("top1000.dev:3")
-
-
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
@@ -116,11 +106,6 @@ def test_files_that_do_not_belong_together(
     others = {"titles": files["para.title.txt"], "triples": files["triples.train.small.tsv"]}
     with pytest.raises(QontextError, match=message):
         collected(files, tmp_path / "out", **others)
-
-
-def test_queries_and_judgments_are_needed(files: dict[str, Path], tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="a labeled set needs queries and judgments"):
-        api.collect(files["collection.tsv"], queries=[files["queries.dev.tsv"]], out=tmp_path / "out")
 
 
 def test_every_line_of_corpus_jsonl_is_beir_s(files: dict[str, Path], tmp_path: Path) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from qontext import api
 from qontext.data.collection import load_collection
-from qontext.frame import log
-from qontext.frame.errors import QontextError
 
 
 def test_summaries_become_queries_and_leave_their_passages(tmp_path: Path) -> None:
@@ -36,14 +32,3 @@ def test_summaries_become_queries_and_leave_their_passages(tmp_path: Path) -> No
     )
     few = api.docset("pydocs:json,asyncio,logging", passages=40, queries=5, out=tmp_path / "d")
     assert 40 <= few.summary["passages"] < docset.summary["passages"]
-
-
-def test_what_is_read_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    log.show(log.NOTE)
-    api.docset("pydocs:json", out=tmp_path / "a")
-    assert "Reading the documentation in 0." in capsys.readouterr().err
-
-
-def test_other_sources_have_no_summaries(tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"built from docstrings.*pydocs:"):
-        api.docset(str(tmp_path), out=tmp_path / "out")

@@ -42,12 +42,6 @@ def test_html_is_its_main_part_by_headings(tmp_path: Path) -> None:
     }
 
 
-def test_html_of_several_equal_headings_keeps_its_title(tmp_path: Path) -> None:
-    page = "<title>News</title><h2>May</h2><p>A text.</p><h2>June</h2><p>Another.</p>"
-    document = read(write(tmp_path / "n.html", page))
-    assert document.title == "News" and sections(document) == [(("May",), "A text."), (("June",), "Another.")]
-
-
 def test_html_sections_whose_ids_are_made_from_their_headings_are_kept(tmp_path: Path) -> None:
     names = ("cookies", "related-work", "navigation")
     page = "".join(f"<section id={name}><h2>{name}</h2><p>About {name}.</p></section>" for name in names)
@@ -103,16 +97,6 @@ def test_headings_without_text_are_blocks(tmp_path: Path, name: str, text: str) 
         assert all(block.line and lines[block.line - 1].endswith(block.text) for block in document.blocks)
 
 
-@pytest.mark.parametrize("name", ["l.md", "l.html"])
-def test_a_long_heading_is_a_block(tmp_path: Path, name: str) -> None:
-    long = "word " * 60 + "end."
-    text = (
-        f"<h2>{long}</h2><p>Text.</p><h2>Short</h2>" if "html" in name else f"## {long}\n\nText.\n\n## Short"
-    )
-    expected = [((), long), ((long[:200],), "Text."), ((), "Short")]
-    assert sections(read(write(tmp_path / name, text))) == expected
-
-
 def test_headings_of_what_is_left_out_are_no_blocks(tmp_path: Path) -> None:
     links = "".join(f"<li><a href='{n}'>Page {n}</a></li>" for n in range(4))
     page = f"<h2>Use</h2><p>Use it like this, then stop.</p><h2>Related pages</h2><ul>{links}</ul>"
@@ -122,30 +106,6 @@ def test_headings_of_what_is_left_out_are_no_blocks(tmp_path: Path) -> None:
     assert sections(read(write(tmp_path / "b.html", page))) == [((), "Use it like this, then stop.")]
     text = "Use\n===\n\nLike this.\n\nContents\n========\n\n.. toctree::\n\n   a\n"
     assert sections(read(write(tmp_path / "a.rst", text))) == [(("Use",), "Like this.")]
-
-
-@pytest.mark.parametrize(
-    ("content", "text"),
-    [
-        ("<meta charset=latin-1><p>déjà".encode("latin-1"), "déjà"),
-        ("<p>déjà".encode("utf-16"), "déjà"),
-        ("<p>“déjà”".encode("cp1252"), "“déjà”"),
-        ("<?xml version='1.0' encoding='utf-8'?>\n<html><p>déjà".encode(), "déjà"),
-        ("<?xml version='1.0' encoding='windows-1251'?>\n<html><p>Мельница".encode("cp1251"), "Мельница"),
-        ("<?xml version='1.0' encoding='utf-16'?>\n<html><p>déjà".encode(), "déjà"),
-        ("<p>Für Öl ".encode() + b"\xff", "Für Öl \ufffd"),
-        ("<meta charset=windows-1251><p>Мельница ".encode("cp1251") + b"\x98", "Мельница \ufffd"),
-        ("<meta charset=utf-8><p>Le café est fermé".encode("cp1252"), "Le café est fermé"),
-    ],
-)
-def test_html_in_other_encodings(tmp_path: Path, content: bytes, text: str) -> None:
-    assert read(write(tmp_path / "e.html", content)).content == text
-
-
-def test_html_nested_absurdly_is_read(tmp_path: Path) -> None:
-    page = "<div>" * 1_000 + "deep" + "</div>" * 1_000 + "<p>after"
-    assert read(write(tmp_path / "d.html", page)).content == "deep\n\nafter"
-    assert read(write(tmp_path / "e.html", page.replace("<div>", "<div>" * 99))).title == "e"
 
 
 def test_markdown_with_front_matter(tmp_path: Path) -> None:
@@ -166,17 +126,6 @@ def test_markdown_with_front_matter(tmp_path: Path) -> None:
         assert block.text.split()[-1].strip(".") in lines[block.line - 1 + block.text.count("\n")]
     known = json.loads(document.metadata)
     assert (known["date"], known["tags"], known["authors"]) == ("2024-05-06", ["a", "b"], ["Ann"])
-
-
-def test_markdown_breaks_in_html_separate_words(tmp_path: Path) -> None:
-    text = "| a | b |\n|---|---|\n| first<br>second | x<BR/>y <b>z</b>z |\n\n<p>one</p>two</p>three"
-    content = read(write(tmp_path / "b.md", text)).content
-    assert content.split() == "a | b first second | x y zz one two three".split()
-
-
-def test_a_rule_is_no_front_matter(tmp_path: Path) -> None:
-    document = read(write(tmp_path / "r.md", "---\nNo entry here\n\n---\nmore"))
-    assert document.content.replace("\n", " ").split() == ["No", "entry", "here", "more"]
 
 
 def test_restructured_text(tmp_path: Path) -> None:
@@ -400,44 +349,6 @@ def test_mail_of_several_texts(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("before", ["calendar", "plain"])
-def test_mail_has_the_format_that_is_read(tmp_path: Path, before: str) -> None:
-    parts = {before: " " if before == "plain" else "BEGIN", "html": "<p>The body.</p>"}
-    mail = EmailMessage()
-    mail["Subject"] = "News"
-    mail.make_alternative()
-    for kind, text in parts.items():
-        mail.attach(EmailMessage())
-        mail.get_payload()[-1].set_content(text, subtype=kind)
-    assert read(write(tmp_path / "m.eml", bytes(mail))).content == "The body."
-
-
-def test_boilerplate_of_html_that_no_container_holds(tmp_path: Path) -> None:
-    page = "<table><tr><td id=sidebar class=sidebar>Home</td><td>The text.</td></tr></table>"
-    page += (
-        "<p class=breadcrumb>Home > Docs</p><li class=pagination>2</li><a class='md-skip' href='#m'>Skip</a>"
-    )
-    page += "<cookie-banner class=cookie-consent>We use cookies.</cookie-banner>"
-    assert read(write(tmp_path / "a.html", page)).content == "The text."
-
-
-def test_html_inside_the_text_is_read_whatever_its_names(tmp_path: Path) -> None:
-    page = "<h1>The <i class=menu>File</i> menu <a class='headerlink' href='#f'>link</a></h1>"
-    page += "<p>See <span class='menu'>File</span> then <a class='skip'>Save</a>.</p>"
-    page += (
-        "<p id='share'>Share prices rose 5 %.</p><dl><dt class=nav>nav</dt><dd class='menu'>A list.</dd></dl>"
-    )
-    page += "<div class=menu>Home</div><a class='skip-link' href='#m'>Skip</a><ul id=share><li>Mail</ul>"
-    document = read(write(tmp_path / "a.html", page))
-    assert document.title == "The File menu"
-    assert [block.text for block in document.blocks] == [
-        "See File then Save.",
-        "Share prices rose 5 %.",
-        "nav",
-        "A list.",
-    ]
-
-
 def test_restructured_text_of_directives_with_content(tmp_path: Path) -> None:
     text = """.. only:: html
 
@@ -469,19 +380,6 @@ def test_restructured_text_of_directives_with_content(tmp_path: Path) -> None:
         "A quotation.",
         "Another.",
     ]
-
-
-@pytest.mark.parametrize(
-    "option",
-    ["   :alt: A long description\n         that goes on\n", "   :alt:\n     A long: one\n      of it\n"],
-)
-def test_options_of_restructured_text_go_on_over_lines(tmp_path: Path, option: str) -> None:
-    note = ".. note::\n   :class: x\n\n   Mind this.\n      And this.\n"
-    text = f".. figure:: a.png\n{option}   :width: 300\n\n   A mill.\n\n{note}"
-    blocks = read(write(tmp_path / "g.rst", text)).blocks
-    assert [block.text.split() for block in blocks] == [["A", "mill."], "Mind this. And this.".split()]
-    text = ".. note:: Mind\n   this.\n      And this.\n"
-    assert read(write(tmp_path / "n.rst", text)).content.split() == "Mind this. And this.".split()
 
 
 @pytest.mark.parametrize(

@@ -63,37 +63,10 @@ def test_pdf_by_pages_and_outline(tmp_path: Path) -> None:
     ]
 
 
-def test_pdf_loses_no_rows_that_look_alike(tmp_path: Path) -> None:
-    rows = [f"{2000 + n} revenue {n * 7 % 40} million and costs {n * 3 % 20} million" for n in range(30)]
-    pages = [rows[at : at + 6] for at in range(0, 30, 6)]
-    text = read(make.pdf(tmp_path / "t.pdf", pages)).content
-    assert all(row in text for row in rows)
-
-
 def test_pdf_of_slides_that_look_alike_is_no_scan(tmp_path: Path) -> None:
     slides = [[f"Question {n}", "A. Yes, I do", "B. No, I do not"] for n in range(1, 7)]
     document = read(make.pdf(tmp_path / "s.pdf", slides))
     assert [block.text for block in document.blocks] == ["\n".join(slide) for slide in slides]
-
-
-def test_pdf_without_numbers_that_rise_with_the_page(tmp_path: Path) -> None:
-    numbers = ["ii", "iii", "iv", "v", "vi", "vii"]
-    pages = [
-        [f"{n + 4} The head", f"Text {n * n} of a page.", f"Page {n} of 6 in 2020", number]
-        for n, number in enumerate(numbers, 1)
-    ]
-    document = read(make.pdf(tmp_path / "n.pdf", pages))
-    assert [block.text for block in document.blocks] == [f"Text {n * n} of a page." for n in range(1, 7)]
-
-
-def test_pdf_headings_without_text_are_blocks(tmp_path: Path) -> None:
-    pages = [["First clause.", "Second clause.", "The text of the second clause."], ["Third clause."]]
-    outline = {0: "First clause.", 1: "Third clause."}
-    document = read(make.pdf(tmp_path / "r.pdf", pages, outline=outline))
-    assert [(block.page, *section) for block, section in zip(document.blocks, sections(document))] == [
-        (1, ("First clause.",), "Second clause.\nThe text of the second clause."),
-        (2, (), "Third clause."),
-    ]
 
 
 def test_compressed_documents(tmp_path: Path) -> None:
@@ -147,20 +120,6 @@ def test_pdf_without_outline_has_the_headings_of_its_large_lines(tmp_path: Path)
     ]
     alike = [[f"# Line {n}" for n in range(9)], [f"Small {n}" for n in range(9)]]
     assert {headings for headings, _ in sections(read(make.pdf(tmp_path / "s.pdf", alike)))} == {()}
-
-
-def test_pdf_keeps_headings_whose_numbers_rise_with_the_page(tmp_path: Path) -> None:
-    pages = [
-        [f"Question {n}", f"What is {n * n} by {n}?", f"It is {n**3 % 7} or more.", f"Page {n}"]
-        for n in range(1, 5)
-    ]
-    pages += [[f"The text {n**2 % 37} of a page.", "And more" * n, "Page 9"] for n in range(5, 12)]
-    blocks = read(make.pdf(tmp_path / "q.pdf", pages)).blocks
-    assert [block.text.split("\n")[0] for block in blocks[:4]] == [f"Question {n}" for n in range(1, 5)]
-    assert not any("Page" in block.text for block in blocks)
-    for word in ("Sidan", "Halaman", "Sayfa", "Σελίδα"):
-        pages = [[f"The text {n**2 % 37} of a page.", "And more" * n, f"{word} {n}"] for n in range(1, 12)]
-        assert word not in str(read(make.pdf(tmp_path / "p.pdf", pages)).blocks)
 
 
 def pages(*lines: str, count: int = 6, first: int = 1) -> list[list[str]]:

@@ -10,7 +10,6 @@ import pytest
 from qontext.corpus.sources import FieldNames, Problem, open_source, pydocs
 from qontext.corpus.sources.pydocs import PyDocs, docstrings, has_prose, split_summary
 from qontext.data.records import Document
-from qontext.frame.errors import QontextError
 
 
 def prose(start: str) -> str:
@@ -90,23 +89,6 @@ def test_a_module_is_a_document_and_an_object_a_passage(site: Path) -> None:
     ]
 
 
-def test_the_first_of_two_roots_counts(site: Path, tmp_path: Path) -> None:
-    (tmp_path / "first").mkdir()
-    (tmp_path / "first" / "ant.py").write_text(f'"""{prose("First ant")}"""')
-    (document,) = documents_of(PyDocs("pydocs:ant"))
-    assert document.passages == (("ant", prose("First ant")),)
-
-
-def test_without_names_every_package_is_read_with_our_own(site: Path) -> None:
-    packages = {document.id.split(".")[0] for document in documents_of(PyDocs("pydocs:"))}
-    assert packages == {"ant", "qontext", "space", "zebra"}
-
-
-def test_an_unknown_package_is_refused(site: Path) -> None:
-    with pytest.raises(QontextError, match="unknown installed Python package 'zebras'"):
-        PyDocs("pydocs:ant,zebras")
-
-
 def test_the_fingerprint_changes_with_what_would_be_read(site: Path) -> None:
     first = PyDocs.fingerprint("")
     assert first == PyDocs.fingerprint("")
@@ -133,15 +115,6 @@ def test_installed_packages_are_read_but_not_imported() -> None:
     assert "json.decoder:JSONDecoder" in dict(passages)
     assert not any(part.startswith("_") for name, _ in passages for part in name.replace(":", ".").split("."))
     assert documents_of(PyDocs(uri)) == documents
-
-
-def test_many_files_are_read_in_parallel_to_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
-    uri = "pydocs:asyncio,email,xml"
-    at_once = documents_of(PyDocs(uri))
-    monkeypatch.setattr(pydocs, "_FILES_PER_BLOCK", 4)
-    source = PyDocs(uri)
-    assert len(source.modules) > 4 * 4
-    assert documents_of(source) == at_once
 
 
 SOURCE = b'''
@@ -191,10 +164,6 @@ def test_docstrings_of_public_objects_by_qualified_name() -> None:
         ("Outer.method", "A \\method."),
         ("Outer.Inner.deep", "Deep."),
     ]
-
-
-def test_the_encoding_that_a_file_declares_is_used() -> None:
-    assert docstrings('# coding: latin-1\n"""Déjà vu."""'.encode("latin-1")) == [("", "Déjà vu.")]
 
 
 WORDS = " ".join(["word"] * 20)

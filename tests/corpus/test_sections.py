@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from tests.corpus import make
 
 from qontext import api
-from qontext.corpus import sections
-from qontext.corpus.sections import outline, title_of
+from qontext.corpus.sections import outline
 from qontext.corpus.sentences import by_rules, pieces, shortened
 from qontext.data.records import Block
 
@@ -49,13 +48,6 @@ def test_short_sections_are_joined_with_what_follows_and_their_headings(tmp_path
         (["C"], LONG[:24]),
     ]
     assert (passages[0]["line"], passages[0]["last_line"]) == (5, 9)
-
-
-def test_a_short_introduction_is_joined_with_its_first_subsection() -> None:
-    result = outline((Block("In short.", ("A",)), Block("Then b.", ("A", "B"))), by_rules, "en", 100)
-    (span,) = result.spans([3] * len(result.starts), 100, 0.0, "key")
-    assert span[1] == ("A",)
-    assert result.text[result.starts[span[0].first] :] == "In short.\n\nB\nThen b."
 
 
 def test_a_passage_of_a_pdf_knows_its_page_and_flows_over_its_end(tmp_path: Path) -> None:
@@ -162,10 +154,6 @@ def test_long_sentences_are_cut_at_lines_then_marks_then_spaces(text: str, most:
     assert shortened("abc def ghi", [0], 2) == [0, 8]
 
 
-def test_a_heading_that_repeats_the_title_is_not_repeated() -> None:
-    assert title_of("A", ("A", "B")) == "A › B" and title_of("", ("B",)) == "B"
-
-
 def test_a_heading_above_joined_sections_is_in_their_title_or_text() -> None:
     paths = {("A", "B", "C"): LONG * 12, ("A", "B", "D"): "Is d.", ("A", "E"): "Is e."}
     result = outline(tuple(Block(text, path) for path, text in paths.items()), by_rules, "en", 100)
@@ -176,18 +164,3 @@ def test_a_heading_above_joined_sections_is_in_their_title_or_text() -> None:
         at = result.text.index(text)
         above, begin = next(passage for passage, end in zip(passages, ends) if passage[1] <= at < end)
         assert {*path} <= {*above, *result.text[begin:at].split()}, (path, above)
-
-
-def test_blocks_of_one_section_are_joined_without_copies(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Starts(list[int]):
-        copied = 0
-
-        def __getitem__(self, key: Any) -> Any:
-            found = super().__getitem__(key)
-            Starts.copied += len(found) if isinstance(found, list) else 1
-            return found
-
-    made = sections.Outline
-    monkeypatch.setattr(sections, "Outline", lambda text, starts: made(text, Starts(starts)))
-    outline(tuple(Block(f"row {n}", tight=True, code=True) for n in range(500)), by_rules, "en", 100)
-    assert Starts.copied < 5_000

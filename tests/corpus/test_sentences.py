@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from qontext.corpus.sentences import PIECE, SPLITTERS, by_code, pieces, shortened, token_count
+from qontext.corpus.sentences import PIECE, SPLITTERS, pieces, shortened, token_count
 
 # Text as documents have it: words, marks that end sentences or do not, white space of every kind.
 WORDS = [
@@ -92,21 +89,3 @@ def test_long_runs_of_letters_are_cut_within_the_limit(text: str, most: int) -> 
     parts = [text[a:b] for a, b in zip(starts, [*starts[1:], len(text)])]
     assert all(sum(map(token_count, PIECE.findall(part))) <= most for part in parts)
     assert len(parts) <= len(text) / most + 4 and "".join(parts) == text
-
-
-@pytest.mark.parametrize(
-    "split_lines", [lambda text: SPLITTERS["newline"](text, "en"), lambda text: by_code(text, 9)]
-)
-def test_lines_are_found_without_copies_of_the_text(split_lines: Callable[[str], list[int]]) -> None:
-    copied = 0
-
-    class Text(str):
-        def __getitem__(self, key: Any) -> str:
-            nonlocal copied
-            found = super().__getitem__(key)
-            copied += len(found)
-            return found
-
-    text = Text("\n\n" + "one line\n\n" * 500)
-    assert split_lines(text) == [0, *range(12, len(text), 10)]
-    assert copied < 5 * len(text)

@@ -66,12 +66,6 @@ def test_json_lines(tmp_path: Path, line: bytes, kind: str, message: str) -> Non
     assert ids(path) == ["ok", "ok"]
 
 
-def test_a_pair_of_surrogates_is_one_character(tmp_path: Path) -> None:
-    path = tmp_path / "docs.jsonl"
-    path.write_bytes(b'{"_id": "1", "text": "\\ud83d\\ude00"}')
-    assert problems(path) == []
-
-
 def test_a_problem_does_not_break_a_document_apart(tmp_path: Path) -> None:
     path = tmp_path / "docs.jsonl"
     records = [
@@ -104,12 +98,6 @@ def test_tsv(tmp_path: Path, content: bytes, place: str, kind: str) -> None:
     assert len(ids(path)) == 2
 
 
-def test_tsv_of_no_known_layout_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.tsv").write_text("1\ta\tb\tc\td\n")
-    with pytest.raises(QontextError, match=r"x.tsv:1: its first line has 5 columns.*id url title body"):
-        open_source(str(tmp_path / "x.tsv"), fields=FieldNames())
-
-
 @pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
 @pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-3], lambda b: b + b"garbage"])
 def test_damaged_compressed_files(
@@ -122,15 +110,6 @@ def test_damaged_compressed_files(
     ((place, kind, message),) = problems(path)
     assert kind == "damaged file" and "cannot be read from here on" in message
     assert int(place.split(":")[1]) == len(ids(path)) + 1 > 1
-
-
-def test_the_files_after_a_damaged_one_are_read(tmp_path: Path) -> None:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    (folder / "a.jsonl.gz").write_bytes(gzip.compress(GOOD)[:-4])
-    (folder / "b.jsonl").write_bytes(GOOD)
-    assert [kind for _, kind, _ in problems(folder)] == ["damaged file"]
-    assert ids(folder) == ["ok"]
 
 
 @pytest.mark.parametrize("copies", [1, 10])

@@ -68,11 +68,6 @@ def test_records_of_one_document_are_joined_and_keep_their_ids(tmp_path: Path) -
     ]
 
 
-def test_only_neighbors_are_joined(tmp_path: Path) -> None:
-    records = [{"_id": str(n), "text": "x", "doc_id": doc} for n, doc in enumerate("aba")]
-    assert [d.id for d in read(write(tmp_path / "c.jsonl", lines(*records)))] == ["a", "b", "a"]
-
-
 def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) -> None:
     content = lines(
         {"id": 7, "text": "seven", "extra": [1]}, {"id": 7, "contents": "again"}, {"doc_id": "d", "body": "b"}
@@ -83,12 +78,6 @@ def test_a_record_without_document_is_a_document_of_one_passage(tmp_path: Path) 
         ("7", "", (("7", "again"),)),
         ("d", "", (("d", "b"),)),
     ]
-
-
-def test_a_document_id_that_is_the_only_id_joins_nothing(tmp_path: Path) -> None:
-    records = [{"doc_id": "d", "text": "a"}, {"doc_id": "d", "text": "b"}]
-    documents = read(write(tmp_path / "docs.jsonl", lines(*records)))
-    assert [d.passages for d in documents] == [(("d", "a"),), (("d", "b"),)]
 
 
 def test_paragraphs_are_numbered_passages_without_the_empty_ones(tmp_path: Path) -> None:
@@ -131,11 +120,6 @@ def test_other_encodings_byte_order_marks_and_line_ends(tmp_path: Path, encoding
     assert [d.passages[0][1] for d in source.documents() if isinstance(d, Document)] == ["déjà", "vu"]
 
 
-def test_line_and_paragraph_separators_do_not_end_a_record(tmp_path: Path) -> None:
-    text = "one\u2028two\u2029three\x85four\x0cfive"
-    assert read(write(tmp_path / "d.jsonl", lines({"id": "1", "text": text})))[0].passages[0][1] == text
-
-
 def test_msmarco_passages(tmp_path: Path) -> None:
     path = write(tmp_path / "collection.tsv", b'0\tThe "presence" of x.\n1\t"Quoted\n')
     source = open_source(str(path), fields=FieldNames())
@@ -166,14 +150,6 @@ def test_documents_that_judgments_name_keep_their_ids(tmp_path: Path) -> None:
     assert [passage.id for passage in read_passages(parts.path)] == ["D1#0", "D1#1"]
 
 
-def test_msmarco_passages_with_titles(tmp_path: Path) -> None:
-    source = open_source(str(write(tmp_path / "para.tsv", b"0\tA title\tThe text.\n")), fields=FieldNames())
-    assert source.has_passages
-    (document,) = source.documents()
-    assert isinstance(document, Document)
-    assert (document.id, document.title, document.passages) == ("0", "A title", (("0", "The text."),))
-
-
 @pytest.mark.parametrize("first", ["Chapter 1\tThe mill", "\tThe mill"])
 def test_a_text_may_have_a_tab_in_its_first_line(tmp_path: Path, first: str) -> None:
     text = f"{first}\n\nIt stands by the river.\nIt grinds flour.\n"
@@ -195,11 +171,6 @@ def test_dpr_passages_of_one_title_are_a_document_and_are_unquoted(tmp_path: Pat
         ("1", "Aaron", (("1", 'Aaron (or "Aharon") is a prophet.'), ("2", "He had a rod."))),
         ("3", 'A "quoted" title', (("3", "A tab\there."),)),
     ]
-
-
-def test_dpr_passages_without_a_title_are_documents_of_their_own(tmp_path: Path) -> None:
-    path = write(tmp_path / "psgs.tsv", b"id\ttext\ttitle\n1\ta\t\n2\tb\t\n")
-    assert [d.id for d in read(path)] == ["1", "2"]
 
 
 def test_a_header_names_columns_in_any_order_and_in_every_shard(tmp_path: Path) -> None:
@@ -235,12 +206,6 @@ def test_parquet_files_and_folders(tmp_path: Path) -> None:
     )
     pq.write_table(nested, tmp_path / "nested.parquet")
     assert read(tmp_path / "nested.parquet")[0].passages == (("x#0", "one"), ("x#1", "two"))
-
-
-def test_parquet_without_the_columns_is_refused_at_once(tmp_path: Path) -> None:
-    pq.write_table(pa.table({"id": ["1"], "words": ["x"]}), tmp_path / "a.parquet")
-    with pytest.raises(QontextError, match=r"no text column.*it has id, words.*--fields text=NAME"):
-        open_source(str(tmp_path / "a.parquet"), fields=FieldNames())
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -344,13 +309,6 @@ def test_what_is_read_as_what_is_part_of_the_identity(tmp_path: Path) -> None:
     assert made[0] == made[1]
 
 
-@pytest.mark.parametrize("pair", ["pm=txt", "pm", "=text"])
-def test_a_wrong_format_is_one_sentence(tmp_path: Path, pair: str) -> None:
-    write(tmp_path / "docs" / "a.pm", b"A boat.\n")
-    with pytest.raises(QontextError, match=f"'{pair}' is not ENDING=FORMAT, with one of text, csv"):
-        api.split(tmp_path / "docs", read_as=(pair,), out=tmp_path / "out")
-
-
 def test_rows_of_csv_name_their_columns(tmp_path: Path) -> None:
     write(tmp_path / "people.csv", b'name;born;note\r\nAda;1815;"two\r\nlines"\r\n\r\nAlan;1912;\r\n')
     (document,) = read(tmp_path / "people.csv")
@@ -358,17 +316,6 @@ def test_rows_of_csv_name_their_columns(tmp_path: Path) -> None:
         ("name: Ada; born: 1815; note: two lines", 2),
         ("name: Alan; born: 1912", 5),
     ]
-
-
-def test_one_text_file_and_one_table_with_the_same_ending(tmp_path: Path) -> None:
-    assert [(d.id, d.content) for d in read(write(tmp_path / "a.txt", b"Some words."))] == [
-        ("a.txt", "Some words.")
-    ]
-    assert read(write(tmp_path / "b.txt", b"p1\tSome words."))[0].passages == (("p1", "Some words."),)
-    assert read(write(tmp_path / "c.md", b"# T\n\nx"))[0].title == "T"
-    assert [
-        (d.id, d.title, d.content) for d in read(write(tmp_path / "v1.2.md.gz", gzip.compress(b"x")))
-    ] == [("v1.2.md.gz", "v1.2", "x")]
 
 
 def test_texts_without_an_ending(tmp_path: Path) -> None:
@@ -417,14 +364,3 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, make: list[str]
 def test_what_is_not_there_is_refused(uri: str) -> None:
     with pytest.raises(QontextError, match=r"no such file or folder.*Pass a file"):
         open_source(uri, fields=FieldNames())
-
-
-@pytest.mark.parametrize("encoding", ["utf-9"])
-def test_unknown_encodings_are_refused(tmp_path: Path, encoding: str) -> None:
-    with pytest.raises(QontextError, match="unknown text encoding"):
-        open_source(str(write(tmp_path / "a.jsonl", b"")), fields=FieldNames(), encoding=encoding)
-
-
-def test_empty_files_have_no_documents(tmp_path: Path) -> None:
-    for name in ("a.jsonl", "a.jsonl.gz", "a.tsv"):
-        assert read(write(tmp_path / name, b"")) == []

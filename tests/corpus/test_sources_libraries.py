@@ -70,14 +70,6 @@ def test_dpr_of_ir_datasets_is_unquoted_and_grouped_by_title(register: Any) -> N
     ]
 
 
-def test_documents_of_other_fields_are_read_by_their_default_text(register: Any) -> None:
-    doc_class = importlib.import_module("ir_datasets.datasets.nfcorpus").NfCorpusDoc
-    uri = register("tiny-other", "1\thttp://x\tTitle\tAbstract.\n", doc_class)
-    assert [p for d in read(uri) for p in d.passages] == [
-        ("1", doc_class("1", "u", "Title", "Abstract.").default_text())
-    ]
-
-
 def test_an_unknown_data_set_of_ir_datasets() -> None:
     pytest.importorskip("ir_datasets")
     with pytest.raises(QontextError, match=r"no such data set in ir_datasets\. Did you mean .*beir/scifact"):
@@ -157,23 +149,3 @@ def test_data_files_through_hugging_face(saved: Path) -> None:
     assert [d.passages for d in read(f"hf:{saved}/files")] == [(("1#0", "one"), ("1#1", "two"))]
     assert [d.id for d in read(f"hf:{saved}/files/test")] == ["2"]
     assert [d.id for d in read(f"hf:{saved}/files:default/test")] == ["2"]
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("splits", r"unknown split of .* 'train'. Choose from: dev, test"),
-        ("files/dev", "unknown split of .* 'dev'. Choose from: train, test"),
-        ("files:other", "cannot be opened: .*'other' not found"),
-        ("empty", "cannot be opened"),
-    ],
-)
-def test_what_hugging_face_cannot_open(saved: Path, name: str, message: str) -> None:
-    (saved / "empty").mkdir()
-    with pytest.raises(QontextError, match=message):
-        open_source(f"hf:{saved}/{name}", fields=FieldNames())
-
-
-def test_a_hugging_face_data_set_without_the_columns(saved: Path) -> None:
-    with pytest.raises(QontextError, match="has no text column"):
-        open_source(f"hf:{saved}/one", fields=FieldNames(text="words"))

@@ -129,18 +129,6 @@ def test_the_type_and_encoding_that_the_server_declares(site: Any) -> None:
     )
 
 
-def test_addresses_are_encoded_and_sitemaps_unpacked(site: Any) -> None:
-    places = [f"{site.url}/m%C3%BChle", f"{site.url}/größe", f"{site.url}/two words", "http://[x"]
-    listed = "".join(f"<url><loc>{place}</loc></url>" for place in places)
-    site.pages |= {"/m%C3%BChle": "<p>a", "/gr%C3%B6%C3%9Fe": "<p>b", "/two%20words": "<p>c"}
-    site.pages["/child.xml.gz"] = gzip.compress(f"<urlset>{listed}</urlset>".encode())
-    site.pages["/sitemap.xml"] = (
-        f"<sitemapindex><sitemap><loc>{site.url}/child.xml.gz</loc></sitemap></sitemapindex>"
-    )
-    trust.give(f"{site.url}/sitemap.xml")
-    assert [document.content for document in read(f"{site.url}/sitemap.xml")] == ["a", "b", "c"]
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [

@@ -189,24 +189,6 @@ def test_every_kind_of_dirty_record_stops_with_its_place_or_is_counted(tmp_path:
     assert [row["doc"] for row in rows(out)] == ["1", "2", "3"]
 
 
-def test_a_damaged_file_stops_or_is_counted(tmp_path: Path) -> None:
-    folder = tmp_path / "shards"
-    folder.mkdir()
-    (folder / "a.jsonl.gz").write_bytes(gzip.compress(b"\n".join(GOOD % i for i in range(9)))[:-4])
-    (folder / "b.jsonl").write_bytes(GOOD % 10)
-    with pytest.raises(QontextError, match=r"a.jsonl.gz:\d+: cannot be read from here on"):
-        api.split(folder, out=tmp_path / "out")
-    summary = api.split(folder, out=tmp_path / "out", on_error="skip").summary
-    assert summary["skipped"] == {"damaged_file": 1}
-    assert summary["records"] == summary["documents"] + 1 >= 2
-
-
-def test_wrong_columns_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "x.tsv").write_bytes(b"1\ta\nno tab\n2\tb\n")
-    summary = api.split(tmp_path / "x.tsv", out=tmp_path / "out", on_error="skip", keep=True).summary
-    assert summary["skipped"] == {"wrong_columns": 1} and summary["records"] == 3
-
-
 @pytest.mark.parametrize("keep", [False, True])
 def test_the_summary_adds_up(tmp_path: Path, keep: bool) -> None:
     """records = skipped + documents, or + passages where these are kept."""
@@ -255,12 +237,6 @@ def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "docs.jsonl").write_text("\n\n")
     with pytest.raises(QontextError, match="the source has no usable text"):
         api.split(tmp_path / "docs.jsonl", out=tmp_path / "out")
-
-
-def test_keep_where_there_is_nothing_to_keep(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("A text.")
-    with pytest.raises(QontextError, match="has documents, not passages"):
-        api.split(tmp_path / "a.txt", out=tmp_path / "out", keep=True)
 
 
 # Real data

@@ -177,11 +177,6 @@ def test_ids_take_two_bytes_where_the_vocabulary_allows(passages: Artifact, tmp_
     assert tokens.ids.dtype == np.uint32 and tokens.ids.tolist() == small.ids.tolist()
 
 
-def test_the_store_is_mapped_not_read(passages: Artifact, tmp_path: Path) -> None:
-    tokens = store.open_store(api.tokens(passages, tokenizer=MINILM, out=tmp_path / "t").path)
-    assert all(isinstance(getattr(tokens, name), np.memmap) for name in store.ARRAYS)
-
-
 def test_workers_blocks_and_chunks_make_no_difference(
     passages: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -220,35 +215,6 @@ def test_it_resumes_after_its_last_chunk(
     assert sum(sizes) == len(rows(passages)) - 4  # the first chunk was not made again
 
 
-@pytest.mark.parametrize(
-    ("columns", "message"),
-    [
-        ({"a": ["x"]}, r"contains neither passages nor queries \(its columns: a\)"),
-        ({"id": ["x"], "doc": ["d"], "text": ["t"]}, "has no column"),
-    ],
-)
-def test_other_tables_are_refused(tmp_path: Path, columns: dict[str, list[str]], message: str) -> None:
-    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
-    with pytest.raises(QontextError, match=message):
-        api.tokens(tmp_path / "a.parquet", tokenizer=MINILM, out=tmp_path / "t")
-
-
-def test_what_is_no_tokenizer(passages: Artifact, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "tokenizer.json").write_text("{}")
-    for name, message in (
-        ("words", "is a counting rule, not a tokenizer"),
-        (str(tmp_path / "empty"), "not a tokenizer"),
-        (str(tmp_path / "tokenizer.json"), "not a tokenizer"),
-        (str(tmp_path / "nowhere"), "cannot read tokenizer"),
-        ("nobody/no-such-model", "is unreachable"),
-    ):
-        with pytest.raises(QontextError, match=message):
-            api.tokens(passages, tokenizer=name, out=tmp_path / "t")
-    assert not (tmp_path / "t").exists()
-
-
 def test_real_text_has_the_tokenizers_own_ids(shared_data: Callable[[str], Path], tmp_path: Path) -> None:
     split = api.split(shared_data("cranfield"), out=tmp_path / "p", keep=True)
     tokens = store.open_store(api.tokens(split, tokenizer=MINILM, out=tmp_path / "t").path)
@@ -284,34 +250,7 @@ def test_training_gives_the_same_tokenizer_every_time(passages: Artifact, tmp_pa
     assert tokenizers[0].summary["vocabulary"] == 180
 
 
-def test_too_little_text_to_train_on(tmp_path: Path) -> None:
-    (tmp_path / "d.jsonl").write_text('{"_id": "1", "text": "ab"}\n')
-    source = api.split(tmp_path / "d.jsonl", out=tmp_path / "p")
-    with pytest.raises(QontextError, match="too few words"):
-        api.train_tokenizer(source, out=tmp_path / "tokenizer")
-
-
 QUERIES = {"passage": ["1", "1", "2"], "query": ["a river", "a lake", "a hill"], "number": [0, 1, 0]}
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"),
-    [
-        ("passage", pa.int64()),
-        ("passage", pa.large_string()),
-        ("query", pa.large_string()),
-        ("passage", pa.dictionary(pa.int32(), pa.string())),
-        ("number", pa.int64()),
-    ],
-)
-def test_queries_as_other_programs_write_them(tmp_path: Path, name: str, kind: Any) -> None:
-    columns = {k: pa.array(v) for k, v in QUERIES.items()}
-    changed = (
-        pa.array(list(map(int, QUERIES[name]))) if pa.types.is_integer(kind) else columns[name].cast(kind)
-    )
-    pq.write_table(pa.table({**columns, name: changed}), tmp_path / "q.parquet")
-    artifact = api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
-    assert store.open_store(artifact.path).names.to_pylist() == ["1", "2"]
 
 
 @pytest.mark.parametrize(
@@ -330,14 +269,6 @@ def test_queries_that_would_be_misread_are_refused(
     pq.write_table(pa.table({**QUERIES, **changes}), tmp_path / "q.parquet")
     with pytest.raises(QontextError, match=message):
         api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
-
-
-def test_damaged_parquet_files_are_told(passages: Artifact, tmp_path: Path) -> None:
-    whole = passages.parts()[0].read_bytes()
-    for number, content in enumerate((b"", b"junk" * 99, whole[:99], whole[: len(whole) // 2])):
-        (tmp_path / "a.parquet").write_bytes(content)
-        with pytest.raises(QontextError, match=r"a.parquet: damaged: not a readable Parquet file"):
-            api.tokens(tmp_path / "a.parquet", tokenizer=MINILM, out=tmp_path / f"t{number}", workers=1)
 
 
 def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import gzip
 import json
 import lzma
 import random
-import resource
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -85,15 +84,6 @@ def test_damaged_mailboxes(
     assert problems == [("cut.mbox.gz", "damaged file"), ("gone.mbox", "damaged file")]
     documents = [item.id for item in items if isinstance(item, Document)]
     assert [name for name in documents if name.startswith("whole")] == [f"whole.mbox#{n}" for n in range(50)]
-
-
-def test_what_cannot_be_read_is_a_problem_of_its_kind_in_bounded_memory(tmp_path: Path) -> None:
-    expected = unreadable(tmp_path)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    items = list(open_source(str(tmp_path), fields=FieldNames()).documents())
-    assert {Path(p.place).name: p.kind for p in items if isinstance(p, Problem)} == expected
-    assert [d for d in items if isinstance(d, Document) and d.content.strip()] == []
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
 
 
 def test_unreadable_documents_are_left_out_with_a_sentence_each_and_never_stop(
