@@ -20,8 +20,7 @@ from tests.adapt.calls import adapt
 from qontext import api
 from qontext.adapt import recipes, starts
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
-from qontext.frame.inputs import check_input
+from qontext.frame.inputs import check_input, fingerprint
 from qontext.models.reference import ENGLISH, HUB_ENCODER
 
 

@@ -23,7 +23,7 @@ from qontext.adapt.state import Planned, _refuse_another_source
 from qontext.adapt.update import next_action
 from qontext.frame import artifacts, locks
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
+from qontext.frame.inputs import fingerprint
 from qontext.retrieve.directory import index_of
 from qontext.retrieve.searcher import Searcher
 from qontext.serve.systems import Opener

@@ -12,7 +12,7 @@ import pytest
 from qontext import api
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint, places, relative
+from qontext.frame.inputs import fingerprint, places, relative
 from qontext.retrieve.searcher import Searcher
 
 ASKED: dict[str, Any] = {"split": "test", "k": 3, "precision": "fp32", "device": "cpu"}

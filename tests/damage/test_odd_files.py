@@ -21,7 +21,7 @@ from qontext.cli import app
 from qontext.frame import files
 from qontext.frame.artifacts import is_artifact, open_artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
+from qontext.frame.inputs import fingerprint
 from qontext.retrieve.ask.prepared import is_documents
 from qontext.retrieve.index.load import open_searchable
 

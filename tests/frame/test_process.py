@@ -42,7 +42,6 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
     assert {name for name, text in sources.items() if READS.search(text)} - {"frame/process.py"} == set()
     assert {name for name, text in sources.items() if "time.sleep(" in text} == {
         "frame/process.py",
-        "frame/locks.py",  # until a lock is free, on Windows
         "corpus/sources/web.py",  # the pause between requests
         "retrieve/ask/prepared.py",  # until another process has updated the index
         "cluster/on_ray.py",  # until a head that is gone is given up

@@ -83,7 +83,6 @@ def test_a_folder_whose_removal_is_cut_short_is_gone(tmp_path: Path, monkeypatch
     assert not any(tmp_path.iterdir())
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="a file there has no such modes")
 def test_others_may_read_what_a_library_wrote_for_its_owner(tmp_path: Path) -> None:
     work = Workdir(tmp_path / "out")
     usual, mine = tmp_path / "usual", tmp_path / "mine"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -70,14 +71,14 @@ COMMANDS = {
     "fuse-tuned": "fuse search search-words --method minmax --tune labeled/qrels/dev.tsv",
     "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
     "rerank-tokens": "rerank search --tokens encode-tokens --data labeled",
-    "search-system": """search --system "sh -c 'echo p3; echo p5 # $QONTEXT_QUESTION'" --data labeled --split train""",
+    "search-system": f'search --system "{sys.executable} system.py p3 p5" --data labeled --split train',
     "evaluate": "evaluate rerank labeled --split dev",
     "report": "report evaluate --data labeled",
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
     "adapt-asked": "adapt docs.jsonl --encoder pretrain --encoder pretrain-share --questions asked.txt "
-    """--reranker train-reranker --also "mine=sh -c 'echo d3; echo d5 # $QONTEXT_QUESTION'" --budget 10m""",
+    f'--reranker train-reranker --also "mine={sys.executable} system.py d3 d5" --budget 10m',
     "refresh": "refresh --source docs.jsonl --words",
 }
 ADAPTS = ("adapt", "adapt-asked")
@@ -121,12 +122,21 @@ split = "dev"
 """
 
 
+SYSTEM = """
+import json, sys
+for line in sys.stdin:
+    for rank, id in enumerate(sys.argv[1:], 1):
+        print(json.loads(line)["id"], "Q0", id, rank, 1 / rank, "mine")
+"""
+
+
 def write_inputs(folder: Path) -> None:
     """The tiny inputs, but the last document has an id that is taken, which a resumed run must know."""
     tiny.write_inputs(folder, "labeled", {"train": range(20), "dev": range(20, 30)})
     documents = (folder / "docs.jsonl").read_text()
     (folder / "docs.jsonl").write_text(documents.replace('"d29"', '"d0"'))
     (folder / "recipe.toml").write_text(RECIPE)
+    (folder / "system.py").write_text(SYSTEM)
     asked = (f"where in chapter {n} is the {WORDS[n % 12]}" for n in range(24))
     (folder / "asked.txt").write_text("".join(f"{question}\n" for question in asked))
     lines = (folder / "docs.jsonl").read_text().splitlines()

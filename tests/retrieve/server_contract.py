@@ -19,7 +19,7 @@ from tests.retrieve.conftest import write_vectors
 from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import fingerprint
+from qontext.frame.inputs import fingerprint
 from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.load import open_index
 from qontext.retrieve.where import mask, parse

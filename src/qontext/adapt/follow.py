@@ -32,7 +32,7 @@ from qontext.frame import inputs, log, trust
 from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
 from qontext.frame.errors import QontextError, did_you_mean
 from qontext.frame.files import read_json
-from qontext.frame.fingerprint import places
+from qontext.frame.inputs import places
 from qontext.models.hub import is_local
 from qontext.models.reference import default_encoder, refer
 from qontext.retrieve.directory import index_of, is_adapted, read_adapted, write_adapted

@@ -32,8 +32,7 @@ from qontext.frame import artifacts, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
-from qontext.frame.fingerprint import Entry, places
-from qontext.frame.inputs import digest_of
+from qontext.frame.inputs import Entry, digest_of, places
 from qontext.models.reference import default_encoder
 from qontext.retrieve.directory import ADAPTED, PLAN, index_of, is_adapted
 from qontext.workflow.recipe import read_recipe

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from qontext.frame import computed, log
+from qontext.frame import artifacts, log
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 
@@ -72,7 +72,7 @@ def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:
 
     options = CausalOptions(model=model, max_passage_tokens=LONGEST, max_new_tokens=48)
     if work is not None:
-        precision = computed.settle(work, options.precision, *computes_in(options))
+        precision = artifacts.settle(work, options.precision, computes_in(options))
         options = options.model_copy(update={"precision": precision})
     return Causal.open(options, Task("-", 1, seed))
 

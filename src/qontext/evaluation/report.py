@@ -22,7 +22,7 @@ from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.files import damaged, read_json
-from qontext.frame.fingerprint import places
+from qontext.frame.inputs import places
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from annotated_types import Ge
 from typing_extensions import TypedDict
 
 import qontext
-from qontext.frame import machine, process
+from qontext.frame import locks, machine, process
 from qontext.frame.errors import QontextError
 from qontext.frame.files import CLAIM as CLAIM
 from qontext.frame.files import META as META
@@ -50,7 +50,7 @@ DERIVED = "derived/"
 CARD = "README.md"
 """A model card reports paths and losses. It is not part of the digest, either."""
 COMPUTED = "computed"
-"""The key in claim and description for the number format in which the directory is computed."""
+"""The key in claim and description for the number format in which the directory is computed; see `settle`."""
 REMADE = "Remove the directory and run its command again."
 
 
@@ -67,38 +67,20 @@ class PartEntry(TypedDict):
     hash: str
 
 
-class MachineEntry(TypedDict):
-    gpus: NotRequired[list[str]]
-    versions: NotRequired[dict[str, str]]
-
-
-class MadeEntry(TypedDict):
-    by: str
-    python: str
-    finished: str
-    seconds: Annotated[float, Ge(0)]
-    machine: NotRequired[MachineEntry]
-
-
-class ComputedEntry(TypedDict):
-    precision: str
-    devices: list[str]
-
-
 class ClaimShape(TypedDict):
     verb: str
     key: str
     config: dict[str, Any]
     inputs: dict[str, InputEntry]
     launch: NotRequired[str | None]
-    computed: NotRequired[ComputedEntry]
+    computed: NotRequired[str]
 
 
 class MetaShape(ClaimShape):
     digest: str
     summary: dict[str, Any]
     parts: dict[str, PartEntry]
-    made: MadeEntry
+    made: dict[str, Any]
 
 
 class Values(dict[str, Any]):
@@ -259,8 +241,6 @@ def differences(old_meta: dict[str, Any], claim: dict[str, Any]) -> str:
     for name in sorted(old_meta["config"].keys() | claim["config"].keys()):
         old, new = old_meta["config"].get(name), claim["config"].get(name)
         if old != new:
-            if name == "precision" and COMPUTED in old_meta:
-                old = f"{old} ({old_meta[COMPUTED]['precision']})" if old == "auto" else old
             changes.append(f"{name} was {old!r} and is now {new!r}")
     for name in sorted(old_meta["inputs"].keys() | claim["inputs"].keys()):
         old, new = old_meta["inputs"].get(name, {}), claim["inputs"].get(name, {})
@@ -325,7 +305,6 @@ def abandon(work: Workdir) -> None:
         if work.has(CLAIM):
             with contextlib.suppress(OSError):  # the error that is reported is another one
                 clear(work.path)
-        # A link or a mount point stays, and on Windows what is locked.
         shutil.rmtree(work.path, ignore_errors=True)
 
 
@@ -344,9 +323,8 @@ def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], second
         for name in work.names()
     }
     content = {n: p["hash"] for n, p in parts.items() if not n.startswith((LOGS, DERIVED)) and n != CARD}
-    recorded = read_description(work.path / CLAIM) if (work.path / CLAIM).is_file() else {}
-    if COMPUTED in recorded:
-        claim = {**claim, COMPUTED: recorded[COMPUTED]}
+    if (work.path / CLAIM).is_file() and (precision := read_description(work.path / CLAIM).get(COMPUTED)):
+        claim = {**claim, COMPUTED: precision}
     meta = {
         **claim,
         "digest": json_digest(content),
@@ -363,6 +341,18 @@ def finish(work: Workdir, claim: dict[str, Any], summary: dict[str, Any], second
     work.write_json(META, meta)
     (work.path / CLAIM).unlink(missing_ok=True)
     return Artifact(work.path, meta)
+
+
+def settle(work: Workdir, setting: str, here: str) -> str:
+    """The number format to compute `work` in. `here` is what `setting` resolves to on this machine; the first process that
+    computes records it, and `auto` resumes in it on any machine: a directory never holds parts of two formats."""
+    with locks.lock(work.path, "-claim", wait=True):
+        description = next((work.path / name for name in (CLAIM, META) if (work.path / name).is_file()), None)
+        described = {} if description is None else read_description(description)
+        precision = str(described.get(COMPUTED, here)) if setting == "auto" else here
+        if (work.path / CLAIM).is_file() and precision != described.get(COMPUTED):
+            work.write_json(CLAIM, {**described, COMPUTED: precision})
+    return precision
 
 
 def clear(path: Path) -> None:

@@ -12,17 +12,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from qontext.frame import artifacts, computed, files, locks, log, process, trust
+from qontext.frame import artifacts, files, locks, log, process, trust
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import StageConfig, problem_of_name
 from qontext.frame.errors import QontextError
-from qontext.frame.fingerprint import relative
 from qontext.frame.inputs import (
-    Unchanged,
     digest_of,
     named_inputs,
     refuse_inputs_below,
     refuse_output_within,
+    relative,
 )
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
 from qontext.frame.stages import VERBS, C, Command, Pipeline, Stage, load
@@ -127,10 +126,9 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
     if stage.file and out.suffix == Path(stage.file).suffix and not out.is_dir():
         return _execute_file(stage, settings, out, stage.file, overwrite=overwrite)
     refuse_output_within(out, settings)
-    unchanged = Unchanged(settings)
     claim = claim_of(stage, settings, out)
     refuse_inputs_below(out, claim)
-    if _is_for_ranks_elsewhere(stage, settings) and computed.state(out, claim)[0] != "done":
+    if _is_for_ranks_elsewhere(stage, settings) and artifacts.state(out, claim["key"])[0] != "done":
         importlib.import_module(RANKS).run(stage.verb, settings, out, overwrite)
         return artifacts.open_artifact(out)
     share = _share(stage, settings)
@@ -144,15 +142,14 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
                 assert earlier is not None
                 return earlier
             stack.enter_context(locks.lock(out, f"-{share.writer}"))
-            if state == "interrupted":
-                assert earlier is not None
-                settings, claim = computed.resumed(settings, claim, earlier.meta)
+            if earlier is not None:
+                claim |= {key: value for key, value in earlier.meta.items() if key == artifacts.COMPUTED}
             claimed = {**claim, "launch": process.launch_id()}
             work = artifacts.begin(out, claimed, share.writer, rank=share.rank, world=share.world)
             # An attempt that failed before its first part leaves nothing to go on from.
             if state == "interrupted" and process.rank() == 0 and (share.is_shard or work.names()):
                 log.note(f"{'Joining' if share.is_shard else 'Resuming'} {out}.")
-        return _work(stage, settings, work, claim, share, unchanged)
+        return _work(stage, settings, work, claim, share)
 
 
 def report_of(verb: Stage[C] | Command[C], settings: C, option: str) -> Command[C]:
@@ -206,7 +203,7 @@ def _share(stage: Stage[C], settings: C) -> _Share:
 
 def _prepare(out: Path, claim: dict[str, Any], *, overwrite: bool) -> tuple[str, Artifact | None]:
     """The state of the directory: done, absent or interrupted; anything else is refused or cleared."""
-    state, earlier = computed.state(out, claim)
+    state, earlier = artifacts.state(out, claim["key"])
     if state == "foreign":
         raise QontextError(
             "the output directory is not empty and was not written by Qontext",
@@ -239,16 +236,14 @@ def _work(
     work: Workdir,
     claim: dict[str, Any],
     share: _Share,
-    unchanged: Unchanged,
 ) -> Artifact:
     """Run the stage in its claimed directory, and finish it once all parts exist."""
     out, started = work.path, time.monotonic()
     try:
         if isinstance(stage.run, type):
-            return _make_parts(stage.run, settings, work, claim, share, unchanged)
+            return _make_parts(stage.run, settings, work, claim, share)
         summary = stage.run(settings, work)
         process.check_interrupt()
-        _require_same(unchanged, claim, work)
     except (QontextError, OSError):
         if not share.is_shard:
             artifacts.abandon(work)
@@ -257,32 +252,20 @@ def _work(
         return artifacts.finish(work, claim, summary or {}, time.monotonic() - started)
 
 
-def _require_same(unchanged: Unchanged, claim: dict[str, Any], work: Workdir) -> None:
-    """Refuse inputs that changed, and remove the parts, which nobody can tell from those of the original inputs."""
-    try:
-        unchanged.check(claim)
-    except QontextError:
-        for name in work.names():
-            work.remove(name)
-        raise
-
-
 def _make_parts(
     kind: type[Parts[Any]],
     settings: Any,
     work: Workdir,
     claim: dict[str, Any],
     share: _Share,
-    unchanged: Unchanged,
 ) -> Artifact:
     """Make this process' share of the parts; whoever finds all of them there finishes the directory."""
     out, started = work.path, time.monotonic()
     parts, outcome = make_share(claim["verb"], kind, settings, work)
     process.check_interrupt()
     with _finishing(out, share):
-        if computed.state(out, claim)[0] == "done":  # another process found all parts first
+        if artifacts.state(out, claim["key"])[0] == "done":  # another process found all parts first
             return artifacts.open_artifact(out)
-        _require_same(unchanged, claim, work)
         waiting = missing(parts, outcome)
         if not waiting:
             summary = finish_all(parts, outcome)
@@ -330,7 +313,7 @@ def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> A
     """Ranks other than 0: join the work once rank 0 has claimed the directory, then wait until it is finished."""
 
     def is_done() -> bool:
-        return computed.state(out, claim)[0] == "done"
+        return artifacts.state(out, claim["key"])[0] == "done"
 
     def is_claimed() -> bool:
         return stage.distributed and artifacts.claimed_by(out) == process.launch_id()
@@ -345,5 +328,5 @@ def _follow(stage: Stage[C], settings: C, out: Path, claim: dict[str, Any]) -> A
 
 def _await(out: Path, claim: dict[str, Any]) -> Artifact:
     """The finished artifact, once rank 0 has described it."""
-    process.wait_until(lambda: computed.state(out, claim)[0] == "done")
+    process.wait_until(lambda: artifacts.state(out, claim["key"])[0] == "done")
     return artifacts.open_artifact(out)

@@ -17,7 +17,7 @@ from typing import Any
 
 from qontext.frame import locks, process
 from qontext.frame.errors import QontextError, printable
-from qontext.frame.files import CLAIM, META, raise_disk_error, sync
+from qontext.frame.files import CLAIM, META, make_directory, raise_disk_error, sync
 
 TEMPORARY, SCRATCH = ".tmp-", ".scratch-"
 """Beginnings of the names of temporary files and folders."""
@@ -173,9 +173,12 @@ def scratch(parent: Path) -> Iterator[Path]:
     first. A folder in use is locked and stays. A `parent` that is empty afterwards is removed, too.
     """
     is_new = not parent.exists()
-    _sweep_scratch(parent)
-    with contextlib.ExitStack() as stack:
-        folder = _locked_folder(parent, stack)
+    make_directory(parent)
+    for left in parent.glob(f"{SCRATCH}*"):
+        with contextlib.suppress(QontextError), locks.lock(left):
+            shutil.rmtree(left, ignore_errors=True)
+    folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
+    with locks.lock(folder, wait=True):
         try:
             yield folder
         finally:
@@ -185,29 +188,6 @@ def scratch(parent: Path) -> Iterator[Path]:
                     parent.rmdir()
 
 
-def _sweep_scratch(parent: Path) -> None:
-    """Remove the folders of processes that no longer run."""
-    for folder in parent.glob(f"{SCRATCH}*"):
-        with contextlib.suppress(QontextError):  # in use
-            with locks.lock(folder):
-                shutil.rmtree(folder, ignore_errors=True)
-
-
 def has_only_scratch(parent: Path) -> bool:
     """True if the directory contains only scratch folders and locks."""
     return all(path.name.startswith((SCRATCH, ".lock")) for path in parent.iterdir())
-
-
-def _locked_folder(parent: Path, stack: contextlib.ExitStack) -> Path:
-    while True:
-        try:
-            parent.mkdir(parents=True, exist_ok=True)
-            folder = Path(tempfile.mkdtemp(prefix=SCRATCH, dir=parent))
-        except OSError as error:
-            raise_disk_error(error, parent, anyway=True)
-        with contextlib.ExitStack() as attempt:
-            attempt.enter_context(locks.lock(folder, wait=True))
-            # Otherwise another process removed the folder before it was locked.
-            if (folder / ".lock").exists():
-                stack.push(attempt.pop_all())
-                return folder

@@ -14,7 +14,7 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor, nn
 
-from qontext.frame import computed, process
+from qontext.frame import artifacts, process
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import ComputeConfig
 from qontext.frame.errors import QontextError, choose
@@ -77,9 +77,9 @@ def resolve_precision(name: Precision, device: torch.device) -> torch.dtype:
 
 
 def settle_precision(work: Workdir, setting: Precision, device: torch.device) -> Precision:
-    """The format, never `auto`, to compute a stage's directory in; see `computed.settle`."""
+    """The format, never `auto`, to compute a stage's directory in; see `artifacts.settle`."""
     here = precision_name(resolve_precision(setting, device))
-    return cast(Precision, computed.settle(work, setting, here, device.type))
+    return cast(Precision, artifacts.settle(work, setting, here))
 
 
 def precision_name(dtype: torch.dtype) -> str:
@@ -87,10 +87,9 @@ def precision_name(dtype: torch.dtype) -> str:
     return next(name for name, value in _DTYPES.items() if value == dtype)
 
 
-def computes_in(options: ComputeConfig) -> tuple[str, str]:
-    """The resolved number format and device type of these options, in this process."""
-    device = resolve_device(own_device(options.device))
-    return precision_name(resolve_precision(options.precision, device)), device.type
+def computes_in(options: ComputeConfig) -> str:
+    """The resolved number format of these options, in this process."""
+    return precision_name(resolve_precision(options.precision, resolve_device(own_device(options.device))))
 
 
 def has_bf16(device: torch.device) -> bool:

@@ -13,7 +13,7 @@ from qontext.frame import log, trust
 from qontext.frame.artifacts import CLAIM, META
 from qontext.frame.errors import QontextError
 from qontext.frame.files import digest_of, file_hash
-from qontext.frame.fingerprint import places, relative
+from qontext.frame.inputs import places, relative
 from qontext.models import hub
 from qontext.models.folder import locate
 

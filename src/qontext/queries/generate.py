@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from pydantic import Field
 
 from qontext.data.passage import RowKind
-from qontext.frame import computed
+from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
 from qontext.frame.errors import QontextError
@@ -96,8 +96,8 @@ class Generate(Parts[GenerateConfig]):
 
     def open(self) -> None:
         options = self.options
-        if format_and_device := self.kind.computes_in(options):
-            precision = computed.settle(self.work, options.precision, *format_and_device)
+        if here := self.kind.computes_in(options):
+            precision = artifacts.settle(self.work, options.precision, here)
             options = options.model_copy(update={"precision": precision})
         config = self.config
         from qontext.queries.imitation import CANDIDATES, Style

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import artifacts, computed, execution, log
+from qontext.frame import artifacts, execution, log
 from qontext.frame.config import Action, Input, StageConfig
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.files import make_own_directory
@@ -183,7 +183,7 @@ def _state(step: Step, root: Path) -> tuple[str, str]:
     if not isinstance(step.stage, Stage):
         return "will run", "shows its result each time"
     claim = execution.claim_of(step.stage, step.configure(root))
-    status, artifact = computed.state(root / step.name, claim)
+    status, artifact = artifacts.state(root / step.name, claim["key"])
     if status == "done":
         return "done", ""
     if status == "stale":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.frame import artifacts, computed, log
+from qontext.frame import artifacts, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
 from qontext.frame.errors import QontextError
@@ -54,7 +54,7 @@ def run(settings: ShowConfig) -> dict[str, Any]:
         "finished": f"{meta['made']['finished']}, after {log.duration(meta['made']['seconds'])}",
         "from": {name: entry["path"] for name, entry in meta["inputs"].items()},
         "settings": artifact.config,
-        **({"computed_in": computed.described(meta)} if computed.COMPUTED in meta else {}),
+        **({"computed_in": meta[artifacts.COMPUTED]} if artifacts.COMPUTED in meta else {}),
         "result": artifact.summary,
         "files": f"{len(meta['parts'])}, {sum(p['bytes'] for p in meta['parts'].values()):,} bytes",
         "digest": artifact.digest,

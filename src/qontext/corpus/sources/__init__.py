@@ -19,8 +19,8 @@ from qontext.data.lines import SUFFIXES, check_encoding, ending, open_bytes
 from qontext.frame.artifacts import is_artifact
 from qontext.frame.errors import QontextError, printable
 from qontext.frame.files import readable_errors, require_regular
-from qontext.frame.fingerprint import fingerprint as content_fingerprint
-from qontext.frame.fingerprint import stamp as content_stamp
+from qontext.frame.inputs import fingerprint as content_fingerprint
+from qontext.frame.inputs import stamp as content_stamp
 from qontext.frame.kinds import Kind, Kinds
 from qontext.frame.trust import Demand
 

@@ -19,7 +19,7 @@ from qontext.data.records import Document
 from qontext.frame import log
 from qontext.frame.errors import QontextError, choose, missing_extra
 from qontext.frame.files import json_digest
-from qontext.frame.fingerprint import fingerprint, stamp
+from qontext.frame.inputs import fingerprint, stamp
 from qontext.models import hub
 
 _PLAIN = ("string", "large_string", "bool", "int8", "int16", "int32", "int64", "float32", "float64")

@@ -26,7 +26,7 @@ from qontext.data.passage import as_json
 from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 from qontext.frame.files import json_digest, read_json
-from qontext.frame.fingerprint import fingerprint, places, relative
+from qontext.frame.inputs import fingerprint, places, relative
 
 SCHEME, FILE, FIELD = "sources", "sources.json", "source"
 """The scheme of such a source, the name of its file in a directory of `adapt`, and the field of the metadata."""

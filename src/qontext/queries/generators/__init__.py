@@ -85,8 +85,8 @@ class Generator(ABC):
         """Open the generator; slow initialization and optional imports happen here."""
 
     @classmethod
-    def computes_in(cls, options: Any) -> tuple[str, str] | None:
-        """The resolved number format and device type of generators that compute on a device."""
+    def computes_in(cls, options: Any) -> str | None:
+        """The resolved number format of generators that compute on a device."""
         if not isinstance(options, config.ComputeConfig):
             return None
         from qontext.models.precision import computes_in

@@ -124,7 +124,7 @@ class Build(Parts[IndexConfig]):
         return self.backend.build(self.vectors, self.work, self.options, self.advance)
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.frame.fingerprint import rebased
+        from qontext.frame.inputs import rebased
         from qontext.retrieve.encoded.vectors import pooling_of, prompts_of, write_ids
 
         if self.ingest is None:
