@@ -33,7 +33,9 @@ def main() -> None:
     for repeat in range(settings.repeats + 1):
         with tempfile.TemporaryDirectory() as scratch:
             marks = [time.perf_counter()]
-            run = api.search(bm25=True, data=settings.folder, split="train", k=200, out=Path(scratch) / "run")
+            run = api.retrieve(
+                bm25=True, data=settings.folder, split="train", k=200, out=Path(scratch) / "run"
+            )
             marks.append(time.perf_counter())
             groups = api.mine(run, qrels, data=settings.folder, out=Path(scratch) / "groups")
             marks.append(time.perf_counter())

@@ -49,8 +49,8 @@ STAGES = {
     "pretrain-bow": f"pretrain split --method bow --target both --queries generate-keyphrase --context query "
     f"--contrastive-weight 0.5 {PRETRAINING}",
     "filter-dense": "filter generate-keyphrase --passages split --by retrieval --retriever pretrain-cot-mae --device cpu",
-    "bm25.trec": "search --bm25 --data labeled --split train --k 20",
-    "words": "search --bm25 --data labeled --split dev --k 20",
+    "bm25.trec": "retrieve --bm25 --data labeled --split train --k 20",
+    "words": "retrieve --bm25 --data labeled --split dev --k 20",
     "mine": "mine bm25.trec labeled/qrels/train.tsv --data labeled --depth 20 --per-query 3",
     "finetune": f"{FINETUNING} --dev labeled --dev-every 2",
     "finetune-cache": f"{FINETUNING} --gradient-cache on --micro-tokens 60",
@@ -83,17 +83,17 @@ STAGES = {
     "index-int8": "index encode --backend int8",
     "index-binary": "index encode --backend binary",
     "export": "export encode",
-    "search": f"search encode --data labeled --split dev --k 20 {COMPUTING}",
+    "search": f"retrieve encode --data labeled --split dev --k 20 {COMPUTING}",
     **{
-        f"search-{name}": f"search {name} --data labeled --split dev --k 20 {COMPUTING}"
+        f"search-{name}": f"retrieve {name} --data labeled --split dev --k 20 {COMPUTING}"
         for name in (
             "index-hnsw", "index-int8", "index-binary", "encode-windows", "encode-sparse", "encode-tokens",
             "encode-first-tokens", "encode-matches",
         )
     },
-    "search-index-bm25": "search index-bm25 --data labeled --split dev --k 20",
-    "search-where": f"search encode --data labeled --split dev --k 20 --where lang=de {COMPUTING}",
-    "search.trec": f"search encode --data labeled --split dev --k 20 --limit 5 {COMPUTING}",
+    "search-index-bm25": "retrieve index-bm25 --data labeled --split dev --k 20",
+    "search-where": f"retrieve encode --data labeled --split dev --k 20 --where lang=de {COMPUTING}",
+    "search.trec": f"retrieve encode --data labeled --split dev --k 20 --limit 5 {COMPUTING}",
     "fuse": "fuse search words",
     "fuse-zscore": "fuse search words --method zscore --tune labeled/qrels/dev.tsv --steps 4",
     "rerank": f"rerank search --reranker train-reranker --data labeled {COMPUTING}",
@@ -104,7 +104,7 @@ STAGES = {
     "run": "run recipe.toml",
     "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapted": "adapt docs.jsonl --encoder pretrain-cot-mae --budget 10m --yes",
-    "search-adapted": "search adapted --data labeled --split dev --k 20",
+    "search-adapted": "retrieve adapted --data labeled --split dev --k 20",
 }  # fmt: skip
 """Name of the output → the command that writes it; in this order, so that later ones read what earlier ones wrote."""
 
@@ -134,10 +134,10 @@ OTHERS = {
     "rerank without bits": "rerank search --tokens encode --data labeled --out refused",
     "split nothing": "split absent.jsonl --out refused",
     "split without out": "split docs.jsonl",
-    "search without out": "search encode --data labeled",
+    "search without out": "retrieve encode --data labeled",
     "search without all": "search",
     "search question and bm25": "search --bm25|encode|what|--k|3",
-    "search unknown": "search labeled --data labeled --out refused",
+    "search unknown": "retrieve labeled --data labeled --out refused",
     "generate unknown": "generate split --generator nobody --out refused",
     "pretrain unknown setting": "pretrain split --method mlm --decoder-layers 2 --out refused",
     "finetune teacher": "finetune mine --passages labeled --margin-bins 2 --out refused",

@@ -31,6 +31,7 @@ precision = "fp32"
 device = "cpu"
 
 [search]
+verb = "retrieve"
 bm25 = true
 data = "labeled"
 split = "dev"

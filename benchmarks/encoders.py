@@ -73,14 +73,14 @@ def measured(root: Path, data: str, analyzer: str | None, folder: str) -> dict[s
     """The scores of an encoder and of its fusion with BM25; without a folder, of BM25."""
     asked = {"data": data, "split": "test", "k": 100}
     reading = {"analyzer": analyzer} if analyzer else {}
-    words = api.search(bm25=True, out=root / "bm25", **reading, **asked)
+    words = api.retrieve(bm25=True, out=root / "bm25", **reading, **asked)
     collection = load_collection(data)
     about: dict[str, Any] = {"questions": len(collection.queries("test"))}
     if not folder:
         return {**about, "alone": score(words, data)}
     place = str(as_splade(Path(folder), root / "splade"))
     vectors = api.encode(data, encoder=place, out=root / "vectors", **FORM)
-    dense = api.search(vectors, out=root / "dense", precision="fp32", device="cpu", **asked)
+    dense = api.retrieve(vectors, out=root / "dense", precision="fp32", device="cpu", **asked)
     both = api.fuse([words, dense], method="zscore", weights=[0.6, 0.4], k=100, out=root / "both")
     equal = api.fuse([words, dense], method="zscore", weights=[0.5, 0.5], k=100, out=root / "equal")
     ranks = api.fuse([words, dense], method="rrf", k=100, out=root / "ranks")

@@ -84,7 +84,7 @@ def recipe(cell: Cell, scale: Scale, places: Places) -> Recipe:
     arm, tag, measured = cell.arm, f"{cell.arm.name}-{cell.seed}", places.target or data
     end = f"-{cell.target}" if cell.target else ""
     words = Step.of(
-        f"bm25{end}", {"bm25": True, "data": measured, "split": scale.split, "k": 100}, verb="search"
+        f"bm25{end}", {"bm25": True, "data": measured, "split": scale.split, "k": 100}, verb="retrieve"
     )
     if arm.name == BM25:
         scored = {"run": f"@bm25{end}", "qrels": measured, "split": scale.split, "measures": MEASURES}
@@ -160,7 +160,7 @@ def _distilled(cell: Cell, encoder: str, scale: Scale, places: Places) -> Iterat
     of = {"passages": "@passages", "per_passage": 1, "seed": 7}  # others than those of pre-training
     yield Step.of("queries-distilled", {**of, "generator": "keyphrase"}, verb="generate")
     texts = {"queries": "@queries-distilled", "passages": "@passages"}
-    yield Step.of("bm25-distilled", {"bm25": True, **texts, "k": 50}, verb="search")
+    yield Step.of("bm25-distilled", {"bm25": True, **texts, "k": 50}, verb="retrieve")
     mined = {"run": "@bm25-distilled", "qrels": "@queries-distilled", **texts, "depth": 50, "per_query": 8}
     yield Step.of("groups-distilled", mined, verb="mine")
     scored = {"run": "@groups-distilled", "reranker": [places.teacher], **texts}
@@ -202,7 +202,7 @@ def _shared(arm: Arm, scale: Scale, places: Places) -> Iterator[Step]:
 def _by_bm25(name: str, data: str, labels: int) -> Step:
     """The hits of BM25 for training questions."""
     of = {"bm25": True, "data": data, "split": "train", "limit": labels, "k": 100}
-    return Step.of(name, of, verb="search")
+    return Step.of(name, of, verb="retrieve")
 
 
 def _groups(name: str, run: str, data: str, labels: int, scale: Scale) -> Step:
@@ -263,7 +263,7 @@ def _mined(tag: str, retriever: str, labels: int, scale: Scale, data: str) -> It
     }
     yield Step.of(f"vectors-train-{end}", texts, verb="encode")
     search = {"index": f"@vectors-train-{end}", "data": data, "split": "train", "limit": labels, "k": 100}
-    yield Step.of(f"run-train-{end}", search, verb="search")
+    yield Step.of(f"run-train-{end}", search, verb="retrieve")
     yield _groups(f"groups-{end}", f"@run-train-{end}", data, labels, scale)
 
 
@@ -314,7 +314,7 @@ def _measured(
     yield Step.of(
         f"run-{end}",
         {"index": f"@vectors-{end}", "data": data, "split": scale.split, "k": 100},
-        verb="search",
+        verb="retrieve",
     )
     of = {"run": f"@run-{end}", "qrels": data, "split": scale.split, "measures": MEASURES}
     yield Step.of(f"score-{end}", of, verb="evaluate")

@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
     data, out = chosen.data, chosen.out
     sys.path.insert(0, str(Path(__file__).parent))  # where own_loss is found
 
-    bm25 = api.search(bm25=True, data=data, split="train", k=100, out=out / "bm25")
+    bm25 = api.retrieve(bm25=True, data=data, split="train", k=100, out=out / "bm25")
     groups = api.mine(bm25, data, data=data, split="train", per_query=8, out=out / "groups")
     runs = []
     for name, loss in (
@@ -75,7 +75,7 @@ def main(arguments: Sequence[str] | None = None) -> Any:
             **loss,
         )
         vectors = api.encode(data, encoder=retriever, out=out / f"{name}-vectors")
-        run = api.search(vectors, data=data, split="test", k=100, out=out / f"{name}-run")
+        run = api.retrieve(vectors, data=data, split="test", k=100, out=out / f"{name}-run")
         runs.append(f"{name}={run.path}")
     comparison = api.compare(runs, qrels=data)
     print(comparison)

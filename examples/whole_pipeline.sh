@@ -20,7 +20,7 @@ qontext pretrain "$out/passages" --queries "$train" --method cot-mae --context q
   --steps "$steps" --batch-size "$batch" --max-tokens "$length" --out "$out/encoder"
 
 # Encoder → retriever: InfoNCE, with negatives that BM25 finds for the queries.
-qontext search --bm25 --passages "$out/passages" --queries "$train" --k 50 --out "$out/bm25-train"
+qontext retrieve --bm25 --passages "$out/passages" --queries "$train" --k 50 --out "$out/bm25-train"
 qontext mine "$out/bm25-train" "$train" --queries "$train" --passages "$out/passages" --depth 50 --per-query 8 \
   --out "$out/groups"
 qontext finetune "$out/groups" --passages "$out/passages" --encoder "$out/encoder" --steps "$steps" \
@@ -28,8 +28,8 @@ qontext finetune "$out/groups" --passages "$out/passages" --encoder "$out/encode
 
 # Retriever → scores, beside BM25 and both together, on the queries that were held out.
 qontext encode "$test" --encoder "$out/retriever" --max-length "$length" --out "$out/vectors"
-qontext search "$out/vectors" --data "$test" --split generated --k 100 --out "$out/dense"
-qontext search --bm25 --data "$test" --split generated --k 100 --out "$out/bm25"
+qontext retrieve "$out/vectors" --data "$test" --split generated --k 100 --out "$out/dense"
+qontext retrieve --bm25 --data "$test" --split generated --k 100 --out "$out/bm25"
 qontext fuse "$out/bm25" "$out/dense" --method minmax --out "$out/both"
 for system in bm25 dense both; do
   qontext evaluate "$out/$system" "$test" --split generated --measures "nDCG@10 R@100" --out "$out/$system-scores"

@@ -355,13 +355,14 @@ def test_a_configuration_knows_which_settings_were_passed(monkeypatch: pytest.Mo
     monkeypatch.setattr(execution, "execute", lambda stage, config, out, **more: configs.append(config))
     with contextlib.suppress(AttributeError):  # there is no result
         cli.app(
-            ["search", "index", "--k", "1000", "--queries", "q.tsv", "--out", "x.trec"], standalone_mode=False
+            ["retrieve", "index", "--k", "1000", "--queries", "q.tsv", "--out", "x.trec"],
+            standalone_mode=False,
         )
     assert configs[0].model_fields_set == {"index", "k", "queries"}
 
 
 def test_a_value_that_is_no_choice_is_told_with_the_choices(qontext: Qontext) -> None:
-    done = qontext("search", "x", "--scoring", "some", "--out", "y")
+    done = qontext("retrieve", "x", "--scoring", "some", "--out", "y")
     assert done.returncode == 2
     last = done.stderr.strip().splitlines()[-1]
     assert last == "Error: Invalid value for '--scoring': 'some' is not one of 'fp32', 'bf16', 'fp16'."

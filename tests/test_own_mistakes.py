@@ -114,7 +114,7 @@ def test_an_index(name: str, tmp_path: Path, passages: Path, warm: Server) -> No
         assert message in run(warm, tmp_path, *index)
         return
     run(warm, tmp_path, *index, code=0)
-    search = ["search", "index", "--queries", "queries.jsonl", "--k", "2", "--trust", "--out", "run"]
+    search = ["retrieve", "index", "--queries", "queries.jsonl", "--k", "2", "--trust", "--out", "run"]
     assert message in run(warm, tmp_path, *search)
 
 

@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 55036,
+    "LINES": 54948,
     "MODULES": 315,
-    "TEST_LINES": 44959,
+    "TEST_LINES": 44916,
     "MANUAL_WORDS": 25088,
     "RESULT_WORDS": 21710,
 }

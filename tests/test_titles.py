@@ -290,7 +290,7 @@ def test_words_and_spans(folder: Path, tmp_path: Path) -> None:
     passages = [Passage("a", "Mill", "stone", "a"), Passage("b", "", "river", "b")]
     found = [Bm25.build(passages, title=rule).search({"q": "mill"}, 1) for rule in ("prepend", "leave")]
     assert [[hit.passage for hit in run["q"]] if "q" in run else [] for run in found] == [["a"], []]
-    built = api.search(bm25=True, title="leave", data=str(folder / "data"), out=tmp_path / "run")
+    built = api.retrieve(bm25=True, title="leave", data=str(folder / "data"), out=tmp_path / "run")
     assert open_artifact(built.path).config["title"] == "leave"
     for title, starts in (("prepend", True), ("leave", False)):
         settings: dict[str, Any] = {"generator": "span", "title": title}

@@ -527,20 +527,11 @@ def index(
 ) -> Artifact:
     """Build an index of vectors, or of words (BM25)."""
 
-@overload
-def search(
+def retrieve(
     index: str | Path | Artifact | None = None,
-    question: str | None = None,
     *,
     out: str | Path,
     device: str = 'auto',
-    refresh: bool = False,
-    vectors: bool = True,
-    also: Sequence[str] = (),
-    explain: bool = False,
-    min_score: float | None = None,
-    context: int = 0,
-    files: bool = False,
     k1: float = 0.9,
     b: float = 0.4,
     analyzer: str = 'english',
@@ -567,49 +558,7 @@ def search(
     trust: bool = False,
     overwrite: bool = False,
 ) -> Artifact:
-    """Search vectors, an index, or passages (BM25)."""
-
-@overload
-def search(
-    index: str | Path | Artifact | None = None,
-    question: str | None = None,
-    *,
-    out: None = None,
-    device: str = 'auto',
-    refresh: bool = False,
-    vectors: bool = True,
-    also: Sequence[str] = (),
-    explain: bool = False,
-    min_score: float | None = None,
-    context: int = 0,
-    files: bool = False,
-    k1: float = 0.9,
-    b: float = 0.4,
-    analyzer: str = 'english',
-    title: Literal['prepend', 'leave'] = 'prepend',
-    on: str = 'local',
-    shard: str | None = None,
-    where: Sequence[str] = (),
-    group: Literal['passage', 'document'] = 'passage',
-    data: str | Path | Artifact | None = None,
-    split: str | None = None,
-    queries: str | Path | Artifact | None = None,
-    limit: int | None = None,
-    seed: int = 42,
-    passages: str | Path | Artifact | None = None,
-    encoder: str | Path | Artifact | None = None,
-    untied: bool = False,
-    bm25: bool = False,
-    system: str | None = None,
-    k: int = 1000,
-    max_length: int | None = None,
-    query_prompt: str | None = None,
-    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
-    scoring: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
-    trust: bool = False,
-    overwrite: bool = False,
-) -> Answers:
-    """Search vectors, an index, or passages (BM25)."""
+    """Search for many queries: a run of vectors, an index or BM25."""
 
 def fuse(
     runs: Sequence[str | Path | Artifact],
@@ -814,6 +763,27 @@ def adapt(
     trust: bool = False,
 ) -> dict[str, Any]:
     """Build and evaluate a retriever for your documents."""
+
+def search(
+    directory: str,
+    question: str | None = None,
+    *,
+    device: str = 'auto',
+    k: int = 5,
+    where: Sequence[str] = (),
+    group: Literal['passage', 'document'] = 'passage',
+    bm25: bool = False,
+    encoder: str | Path | Artifact | None = None,
+    refresh: bool = False,
+    vectors: bool = True,
+    also: Sequence[str] = (),
+    explain: bool = False,
+    min_score: float | None = None,
+    context: int = 0,
+    files: bool = False,
+    trust: bool = False,
+) -> Answers:
+    """Answer questions from documents or an index."""
 
 def refresh(
     out: str | Path,

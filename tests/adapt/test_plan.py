@@ -134,7 +134,7 @@ def test_every_stage_of_a_plan_reads_titles_by_the_rule_that_is_set(
         if step.stage.verb in ("pretrain", "encode") or step.settings.get("bm25") or step.name == "bm25"
     }
     words = "leave" if rule == "leave" else None
-    assert read == {("pretrain", rule), ("encode", rule), ("search", words), ("index", words)}
+    assert read == {("pretrain", rule), ("encode", rule), ("retrieve", words), ("index", words)}
 
 
 def test_windows_are_no_longer_than_what_the_encoder_reads() -> None:

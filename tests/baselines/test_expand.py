@@ -57,7 +57,7 @@ def test_conditions_hold_for_expanded_passages(expanded: Path) -> None:
         run = expanded.parent / "run.trec"
         run.unlink(missing_ok=True)
         queries = expanded.parent / "questions.tsv"
-        api.search(expanded.parent / "index", queries=queries, where=["folder=guide"], out=run)
+        api.retrieve(expanded.parent / "index", queries=queries, where=["folder=guide"], out=run)
         return [line.split()[2] for line in run.read_text().splitlines()]
 
     index = open_artifact(expanded.parent / "index")

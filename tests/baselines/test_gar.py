@@ -87,7 +87,7 @@ def test_questions_are_searched_with_what_was_written(tmp_path: Path) -> None:
     index = api.index(tmp_path / "psgs_w100.tsv", backend="bm25", out=tmp_path / "index")
     found = {}
     for name, queries in (("plain", test), ("longer", longer.path)):
-        api.search(index.path, queries=queries, out=tmp_path / f"{name}.trec")
+        api.retrieve(index.path, queries=queries, out=tmp_path / f"{name}.trec")
         run = read_run(tmp_path / f"{name}.trec")
         found[name] = {query: run[query][0].passage for query in run}
     assert found == {"plain": {"1": "2"}, "longer": {"0": "1", "1": "2"}}

@@ -55,8 +55,8 @@ def test_stored_vectors_rerank_as_they_are_searched(finetune: Finetune, beir: Pa
         beir, encoder=retriever.path, precision="fp32", device="cpu", out=tmp_path / "vectors"
     )
     assert vectors.summary["entries_per_text"] == 3
-    whole = read_run(api.search(vectors.path, split="dev", k=60, **on, out=tmp_path / "run").path)
-    bm25 = api.search(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
+    whole = read_run(api.retrieve(vectors.path, split="dev", k=60, **on, out=tmp_path / "run").path)
+    bm25 = api.retrieve(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
     again = read_run(api.rerank(bm25.path, tokens=vectors.path, **on, out=tmp_path / "again").path)
     for query in again:
         scores = {hit.passage: hit.score for hit in whole[query]}

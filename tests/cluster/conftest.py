@@ -37,8 +37,8 @@ COMMANDS: dict[str, dict[str, Any]] = {
     "rerank": {
         "run": "run", "reranker": ["reranker"], "data": "labeled", "k": 5, "precision": "fp32", "device": "cpu",
     },
-    "search": {"index": "vectors", "data": "labeled", "k": 5, "precision": "fp32", "device": "cpu"},
-    "search words": {"bm25": True, "data": "labeled", "k": 5},
+    "retrieve": {"index": "vectors", "data": "labeled", "k": 5, "precision": "fp32", "device": "cpu"},
+    "retrieve words": {"bm25": True, "data": "labeled", "k": 5},
     "split": {"source": "docs.jsonl", "max_tokens": 40, "on_error": "skip", "workers": 1},
     "mine": {"run": "run", "qrels": "labeled", "data": "labeled", "per_query": 3, "random": 2, "split": "train"},
     "filter": {"queries": "queries", "passages": "passages", "by": "retrieval", "retriever": "encoder", "device": "cpu"},
@@ -114,7 +114,7 @@ def inputs(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Inputs:
     api.generate(
         folder / "passages", generator="keyphrase", per_passage=2, part_passages=30, out=folder / "queries"
     )
-    api.search(bm25=True, data=folder / "labeled", k=10, out=folder / "run")
+    api.retrieve(bm25=True, data=folder / "labeled", k=10, out=folder / "run")
     api.encode(
         folder / "labeled",
         encoder=folder / "encoder",

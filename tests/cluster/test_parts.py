@@ -36,7 +36,7 @@ def test_shards_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, name
 
 
 def test_ranks_make_what_one_process_makes(inputs: Inputs, tmp_path: Path, warm: Server) -> None:
-    for name in ("encode", "tokens", "search", "split"):
+    for name in ("encode", "tokens", "retrieve", "split"):
         warm.run(inputs.argv(name, tmp_path / name), tmp_path / "said", ranks=2)
         assert artifacts.open_artifact(tmp_path / name).digest == inputs.digest(name)
 

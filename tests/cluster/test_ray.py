@@ -76,7 +76,7 @@ def test_nodes_make_what_one_process_makes(cluster: Any, inputs: Inputs, tmp_pat
 
 
 @pytest.mark.parametrize(
-    "name", ["search", "search words", "split", "mine", "tokens", "rerank", "filter", "expand"]
+    "name", ["retrieve", "retrieve words", "split", "mine", "tokens", "rerank", "filter", "expand"]
 )
 def test_nodes_make_what_one_process_makes_of_other_stages(
     cluster: Any, inputs: Inputs, tmp_path: Path, name: str

@@ -22,7 +22,7 @@ ASKED: dict[str, Any] = {"split": "test", "k": 3, "precision": "fp32", "device":
 def test_vectors_and_indexes_find_their_encoder_after_a_move(
     copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
-    before = api.search(what, data="data", out="before", **ASKED)
+    before = api.retrieve(what, data="data", out="before", **ASKED)
     expected = (before.path / "run.trec").read_text()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "elsewhere").mkdir()
@@ -30,7 +30,7 @@ def test_vectors_and_indexes_find_their_encoder_after_a_move(
     decoy = tmp_path / "encoder"  # where the path that was given leads to now
     decoy.mkdir()
     (decoy / "config.json").write_text("{}")
-    run = api.search(moved / what, data=moved / "data", out=tmp_path / "after", **ASKED)
+    run = api.retrieve(moved / what, data=moved / "data", out=tmp_path / "after", **ASKED)
     assert (run.path / "run.trec").read_text() == expected
 
 
@@ -44,7 +44,7 @@ def test_a_chain_is_made_in_one_place_and_searched_in_another(
     shutil.rmtree(first / "vectors")
     second = first.rename(tmp_path / "second")
     monkeypatch.chdir(second / "data")
-    assert api.search("../index", data=".", out="../found", **ASKED).summary["queries"] == 4
+    assert api.retrieve("../index", data=".", out="../found", **ASKED).summary["queries"] == 4
 
 
 def test_an_artifact_that_was_moved_alone_finds_an_absolute_path(
@@ -54,7 +54,7 @@ def test_an_artifact_that_was_moved_alone_finds_an_absolute_path(
     api.encode("data", encoder=copy / "encoder", out="absolute", **settings)
     monkeypatch.chdir(tmp_path)
     (copy / "absolute").rename(tmp_path / "alone")
-    assert api.search("alone", data=copy / "data", out="found", **ASKED).summary["queries"] == 4
+    assert api.retrieve("alone", data=copy / "data", out="found", **ASKED).summary["queries"] == 4
 
 
 def test_an_encoder_that_is_gone_or_changed_is_told(copy: Path, tmp_path: Path) -> None:
@@ -64,15 +64,15 @@ def test_an_encoder_that_is_gone_or_changed_is_told(copy: Path, tmp_path: Path) 
         QontextError,
         match=r"encoder: the encoder of the passages has changed since vectors was computed from it",
     ):
-        api.search("vectors", data="data", out="found", **ASKED)
+        api.retrieve("vectors", data="data", out="found", **ASKED)
     notes.unlink()
     (copy / "encoder").rename(tmp_path / "aside")
     with pytest.raises(
         QontextError, match=r"is not found at .*work/encoder nor at encoder\. Name it with --encoder"
     ):
-        api.search("vectors", data="data", out="found", **ASKED)
+        api.retrieve("vectors", data="data", out="found", **ASKED)
     assert (
-        api.search("vectors", data="data", encoder=tmp_path / "aside", out="found", **ASKED).summary[
+        api.retrieve("vectors", data="data", encoder=tmp_path / "aside", out="found", **ASKED).summary[
             "queries"
         ]
         == 4
@@ -145,7 +145,7 @@ def test_what_adapt_made_can_be_moved(adapted: Path, tmp_path: Path, monkeypatch
     assert api.search(moved, question="river stone", k=3) == expected
     data = tmp_path / "queries.tsv"
     data.write_text("q\triver stone\n")
-    run = api.search(moved / "index" / "vectors", queries=data, out=tmp_path / "found", precision="fp32")
+    run = api.retrieve(moved / "index" / "vectors", queries=data, out=tmp_path / "found", precision="fp32")
     assert run.summary["queries"] == 1
 
 

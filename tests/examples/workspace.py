@@ -31,7 +31,7 @@ SMALLER = {
     "train-reranker": f"{TRAINING} --candidates 3",
     "filter .*--re(triever|ranker)": "--device cpu",
     "(encode|rerank)": COMPUTING,
-    "search (?!--bm25)": "--device cpu",
+    "retrieve (?!--bm25)": "--device cpu",
     "search (handbook|docs/)": "--no-vectors",
     "adapt": "--encoder encoder --budget 1m --yes",
     "run recipe.toml .*pretrain": "--set pretrain.steps=2",
@@ -68,7 +68,7 @@ MADE = {
     "weights": "train-generator data --learns terms --model encoder",
     "title-writer": "train-generator data --learns titles",
     "titles": "generate data --of queries --model title-writer --per-passage 1",
-    "bm25-train.trec": f"search --bm25 --data data {TRAIN}",
+    "bm25-train.trec": f"retrieve --bm25 --data data {TRAIN}",
     "groups": "mine bm25-train.trec data --data data",
     "retriever": "finetune groups --passages data --encoder encoder",
     "reranker": "train-reranker groups --passages data --encoder encoder",
@@ -76,21 +76,21 @@ MADE = {
     "late-retriever": "finetune groups --passages data --encoder encoder --representation tokens",
     "token-vectors": "encode data --encoder late-retriever",
     "index": "index vectors --backend faiss-hnsw",
-    "bm25.trec": "search --bm25 --data data --split test",
-    "dense.trec": "search vectors --data data --split test",
-    "dense-train.trec": f"search vectors --data data {TRAIN}",
-    "dev-bm25.trec": "search --bm25 --data data --split dev",
-    "dev-dense.trec": "search vectors --data data --split dev",
+    "bm25.trec": "retrieve --bm25 --data data --split test",
+    "dense.trec": "retrieve vectors --data data --split test",
+    "dense-train.trec": f"retrieve vectors --data data {TRAIN}",
+    "dev-bm25.trec": "retrieve --bm25 --data data --split dev",
+    "dev-dense.trec": "retrieve vectors --data data --split dev",
     "run.trec": "fuse bm25.trec dense.trec",
     "tuned": "fuse dev-bm25.trec dev-dense.trec --method minmax --tune data/qrels/dev.tsv",
     "teacher": "rerank groups --reranker reranker --data data",
     "scores": "evaluate run.trec data",
     "bm25-scores": "evaluate bm25.trec data",
     "dense-scores": "evaluate dense.trec data",
-    "nq.trec": "search --bm25 --passages passages --queries nq-test.qa.csv",
-    "generated-bm25.trec": "search --bm25 --passages passages --queries queries --k 20",
+    "nq.trec": "retrieve --bm25 --passages passages --queries nq-test.qa.csv",
+    "generated-bm25.trec": "retrieve --bm25 --passages passages --queries queries --k 20",
     **{
-        f"runs/{name}-seed{seed}/search": f"search --bm25 --data data --split test --b 0.{seed}"
+        f"runs/{name}-seed{seed}/search": f"retrieve --bm25 --data data --split test --b 0.{seed}"
         for name in ("base", "ours")
         for seed in (1, 2)
     },
@@ -142,6 +142,7 @@ precision = "fp32"
 device = "cpu"
 
 [search]
+verb = "retrieve"
 index = "@encode"
 data = "data"
 split = "test"

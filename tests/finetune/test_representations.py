@@ -96,7 +96,7 @@ def test_search_finds_what_the_similarity_says(
     vectors = api.encode(beir, encoder=retriever, **on, out=tmp_path / "vectors")
     kind = settings(name)["representation"]
     assert vectors.summary["representation"] == kind and vectors.summary["entries_per_text"] > 0
-    run = read_run(api.search(vectors.path, data=beir, split="dev", k=10, **on, out=tmp_path / "run").path)
+    run = read_run(api.retrieve(vectors.path, data=beir, split="dev", k=10, **on, out=tmp_path / "run").path)
     collection = load_collection(beir)
     passages = {p.id: p.content for p in collection.passages()}
     queries = collection.queries("dev")

@@ -301,8 +301,8 @@ def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
     assert np.abs(retriever.encode(texts, "passage") - half.encode(texts, "passage")).max() > 1e-3
     queries = api.encode(beir, kind="query", encoder=str(pair), out=tmp_path / "queries")
     vectors = api.encode(beir, encoder=str(pair), out=tmp_path / "vectors")
-    run = api.search(vectors, data=beir, split="dev", k=5, out=tmp_path / "run")
-    same = api.search(
+    run = api.retrieve(vectors, data=beir, split="dev", k=5, out=tmp_path / "run")
+    same = api.retrieve(
         vectors, data=beir, split="dev", k=5, encoder=str(pair / "query"), untied=True, out=tmp_path / "same"
     )
     assert (run.path / "run.trec").read_bytes() == (same.path / "run.trec").read_bytes()

@@ -130,7 +130,7 @@ def weights(trained: Path, beir: Path) -> Path:
 def test_from_weights_to_a_run_that_others_read(
     trained: Path, weights: Path, beir: Path, tmp_path: Path
 ) -> None:
-    made = api.search(
+    made = api.retrieve(
         weights, data=beir, split="dev", k=20, precision="fp32", device="cpu", out=tmp_path / "run"
     )
     run = read_run(tmp_path / "run")
@@ -144,7 +144,7 @@ def test_from_weights_to_a_run_that_others_read(
             expected = scores[row, [p.id for p in passages].index(hit.passage)]
             assert hit.score == pytest.approx(expected, rel=2e-3)
         assert run[query][0].score == pytest.approx(scores[row].max(), rel=2e-3)
-    bm25 = api.search(bm25=True, data=beir, split="dev", out=tmp_path / "bm25")
+    bm25 = api.retrieve(bm25=True, data=beir, split="dev", out=tmp_path / "bm25")
     fused = api.fuse([str(made.path), str(bm25.path)], out=tmp_path / "fused")
     assert (
         "MRR@10"
@@ -162,8 +162,8 @@ def test_from_weights_to_a_run_that_others_read(
 def test_what_is_stored_scores_the_passages_of_a_run(weights: Path, beir: Path, tmp_path: Path) -> None:
     """As in search, with 0 for a passage that has no word of the query; the run may also be training groups."""
     settings: dict[str, Any] = {"data": beir, "precision": "fp32", "device": "cpu"}
-    whole = read_run(api.search(weights, split="dev", k=60, **settings, out=tmp_path / "run").path)
-    bm25 = api.search(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
+    whole = read_run(api.retrieve(weights, split="dev", k=60, **settings, out=tmp_path / "run").path)
+    bm25 = api.retrieve(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
     scored = read_run(api.rerank(bm25.path, tokens=weights, **settings, out=tmp_path / "scored").path)
     for query in scored:
         known = {hit.passage: hit.score for hit in whole[query]}
@@ -199,7 +199,7 @@ def test_what_needs_one_vector_says_so(trained: Path, weights: Path, beir: Path,
         QontextError, match="is an encoder of the representation 'vector', the index is of 'sparse'"
     ):
         start = trained.parent / "start"
-        api.search(weights, data=beir, encoder=_other(trained, start), untied=True, out=tmp_path / "run")
+        api.retrieve(weights, data=beir, encoder=_other(trained, start), untied=True, out=tmp_path / "run")
 
 
 def _other(trained: Path, out: Path) -> Path:

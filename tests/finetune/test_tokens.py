@@ -159,8 +159,8 @@ def vectors(trained: Path, beir: Path) -> Path:
 
 def test_search_and_reranking_agree(vectors: Path, trained: Path, beir: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"data": beir, "precision": "fp32", "device": "cpu"}
-    whole = read_run(api.search(vectors, split="dev", k=60, **settings, out=tmp_path / "run").path)
-    bm25 = api.search(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
+    whole = read_run(api.retrieve(vectors, split="dev", k=60, **settings, out=tmp_path / "run").path)
+    bm25 = api.retrieve(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
     reranked = read_run(api.rerank(bm25.path, tokens=vectors, **settings, out=tmp_path / "reranked").path)
     model, collection = Retriever(trained, device="cpu", precision="fp32", packed=True), load_collection(beir)
     passages = {p.id: p.content for p in collection.passages()}
@@ -183,8 +183,8 @@ def test_compressed_vectors_are_searched_nearly_the_same(vectors: Path, beir: Pa
     settings: dict[str, Any] = {"data": beir, "split": "dev", "k": 60, "precision": "fp32", "device": "cpu"}
     index = api.index(vectors, backend="residual", out=tmp_path / "index")
     assert index.summary["dimension"] == 8 and index.summary["passages"] == 60
-    exact = read_run(api.search(vectors, **settings, out=tmp_path / "exact").path)
-    compressed = read_run(api.search(index, **settings, out=tmp_path / "compressed").path)
+    exact = read_run(api.retrieve(vectors, **settings, out=tmp_path / "exact").path)
+    compressed = read_run(api.retrieve(index, **settings, out=tmp_path / "compressed").path)
     for query, hits in compressed.items():
         scores = {hit.passage: hit.score for hit in exact[query]}
         assert {hit.passage for hit in hits} == scores.keys()

@@ -132,7 +132,7 @@ def test_an_index_sends_no_token_to_its_host(
         about["config"] = {"backend": backend, "uri": address, "collection": "c", "table": "t"}
         about["summary"] = {"encoder": {"path": "e", "digest": "name:e"}, "dimension": 8}
         (clone / "index" / META).write_text(json.dumps(about))
-        words = ["search", "index", "--queries", "q.jsonl", "--k", "1", "--out", "o"]
+        words = ["retrieve", "index", "--queries", "q.jsonl", "--k", "1", "--out", "o"]
         code, said = command(*words, **{secret: "s3cret"})
         assert code == 2 and f"in {secret} to {address}. Add --trust" in said, said
         with pytest.raises(BlockingIOError):

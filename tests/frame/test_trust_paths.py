@@ -73,7 +73,7 @@ def test_a_directory_names_no_part_outside(
     for words in (
         ["show", "vectors"],
         ["show", "vectors", "--verify"],
-        ["search", "vectors", "--queries", "q.jsonl", "--k", "1", "--out", "o"],
+        ["retrieve", "vectors", "--queries", "q.jsonl", "--k", "1", "--out", "o"],
     ):
         code, said = command(*words)
         assert code == 2 and "is outside of the directory" in said, said

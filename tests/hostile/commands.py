@@ -47,7 +47,7 @@ MADE: dict[str, tuple[str, Settings]] = {
     "multi": ("encode", {"texts": "@set", "encoder": "@colbert", "device": "cpu", "precision": "fp32"}),
     "residual": ("index", {"source": "@multi", "backend": "residual", "centroids": 8}),
     "bm25": ("index", {"source": "@passages", "backend": "bm25"}),
-    "run": ("search", {"index": "@bm25", "data": "@set", "k": 5}),
+    "run": ("retrieve", {"index": "@bm25", "data": "@set", "k": 5}),
     "scores": ("evaluate", {"run": "@run", "qrels": "@set"}),
     "scores-of-ranks": ("evaluate", {"run": "@ranks.trec", "qrels": "@set"}),
     "t5": (
@@ -128,12 +128,13 @@ COMMANDS: dict[str, Settings] = {
     "index:bm25": MADE["bm25"][1],
     "index:residual": MADE["residual"][1],
     "index:int8": {"source": "@vectors", "backend": "int8"},
-    "search": {"index": "@vectors", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
-    "search:hnsw": {"index": "@hnsw", "queries": "@set/queries.jsonl", "k": 5, "device": "cpu", "precision": "fp32"},
-    "search:residual": {"index": "@residual", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
-    "search:bm25": {"index": "@bm25", "data": "@set", "split": "test", "k": 5},
-    "search:words": {"bm25": True, "passages": "@docs.tsv", "queries": "@queries.tsv", "k": 5},
-    "search:system": {"system": r"sed -E 's/.*: .([^,]*).,.*/\1 Q0 d1 1 1 mine/'", "data": "@set", "split": "test", "k": 5},
+    "search": {"directory": "@bm25", "question": "stone", "k": 5},
+    "retrieve": {"index": "@vectors", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
+    "retrieve:hnsw": {"index": "@hnsw", "queries": "@set/queries.jsonl", "k": 5, "device": "cpu", "precision": "fp32"},
+    "retrieve:residual": {"index": "@residual", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
+    "retrieve:bm25": {"index": "@bm25", "data": "@set", "split": "test", "k": 5},
+    "retrieve:words": {"bm25": True, "passages": "@docs.tsv", "queries": "@queries.tsv", "k": 5},
+    "retrieve:system": {"system": r"sed -E 's/.*: .([^,]*).,.*/\1 Q0 d1 1 1 mine/'", "data": "@set", "k": 5},
     "export": {"source": "@vectors"},
     "push": {"directory": "@encoder", "repository": "someone/encoder", "scores": ["@scores"], "dry_run": True},
     "fuse": {"runs": ["@ranks.trec", "@run"], "k": 5},
@@ -210,6 +211,7 @@ title = "BM25"
 data = DATA
 
 [search]
+verb = "retrieve"
 data = "$data"
 bm25 = true
 k = 5

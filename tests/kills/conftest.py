@@ -40,7 +40,7 @@ COMMANDS = {
     "generate-t5": "generate split --model train-generator --max-new-tokens 6 --part-passages 16 --precision fp32",
     "expand": "expand generate --passages split",
     "holdout": "holdout split generate --share 0.3",
-    "search-asked": "search --bm25 --passages split --queries asked.txt --k 20",
+    "search-asked": "retrieve --bm25 --passages split --queries asked.txt --k 20",
     "holdout-asked": "holdout split generate --asked asked.txt --answers search-asked --share 0.3",
     "pretrain": "pretrain split --method cocondenser --queries generate --encoder tiny --tokenizer train-tokenizer "
     f"--steps 7 --condenser-steps 3 --max-tokens 40 --workers 1 {TRAINING}",
@@ -49,7 +49,7 @@ COMMANDS = {
     "pretrain-share": "pretrain split --method mlm --encoder pretrain --initial-share 0.5 --steps 7 --max-tokens 40 "
     f"--workers 1 {TRAINING}",
     "filter": "filter generate --passages split --by retrieval --retriever pretrain",
-    "search-bm25": "search --bm25 --data labeled --split train --k 20",
+    "search-bm25": "retrieve --bm25 --data labeled --split train --k 20",
     "mine": "mine search-bm25 labeled/qrels/train.tsv --data labeled --depth 20 --per-query 3",
     "finetune": f"finetune mine --passages labeled --encoder pretrain --steps 7 --dev labeled --dev-every 3 {LENGTHS} "
     f"{TRAINING}",
@@ -64,9 +64,9 @@ COMMANDS = {
     "index-milvus": "index encode --backend milvus",
     "index-residual": "index encode-multi --backend residual --centroids 16",
     "export": "export encode",
-    "search": "search encode --data labeled --split dev --k 20",
-    "search-residual": "search index-residual --data labeled --split dev --k 20 --precision fp32",
-    "search-words": "search --bm25 --data labeled --split dev --k 20",
+    "search": "retrieve encode --data labeled --split dev --k 20",
+    "search-residual": "retrieve index-residual --data labeled --split dev --k 20 --precision fp32",
+    "search-words": "retrieve --bm25 --data labeled --split dev --k 20",
     "fuse": "fuse search search-words",
     "fuse-tuned": "fuse search search-words --method minmax --tune labeled/qrels/dev.tsv",
     "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
@@ -111,6 +111,7 @@ precision = "fp32"
 device = "cpu"
 
 [search]
+verb = "retrieve"
 bm25 = true
 data = "labeled"
 split = "dev"

@@ -122,7 +122,7 @@ def test_a_dry_run_sends_nothing(hub: Hub, made: Path, capsys: pytest.CaptureFix
 
 
 def test_figures_are_in_the_index(made: Path, beir: Path, tmp_path: Path) -> None:
-    run = api.search(data=beir, split="test", bm25=True, k=20, out=tmp_path / "run")
+    run = api.retrieve(data=beir, split="test", bm25=True, k=20, out=tmp_path / "run")
     scores = api.evaluate(run, beir, measures="nDCG@10 R@20", out=tmp_path / "scores")
     result = api.push(made, "me/retriever", scores=[scores], dry_run=True)
     (entry,) = metadata(result["card"])["model-index"]

@@ -194,29 +194,16 @@ def test_a_prompt_on_a_terminal(adapted: Path) -> None:
 
 def test_queries_make_a_run_that_says_what_the_searcher_says(adapted: Path, tmp_path: Path) -> None:
     (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\nq2\twhat crosses the river?\n")
-    artifact = api.search(adapted, queries=tmp_path / "q.tsv", k=2, out=tmp_path / "run.trec")
+    artifact = api.retrieve(adapted, queries=tmp_path / "q.tsv", k=2, out=tmp_path / "run.trec")
     assert artifact.summary["queries_with_results"] == 2
     run = read_run(tmp_path / "run.trec")
     searcher = Searcher(adapted)
     for name, question in (("q1", "who bakes bread?"), ("q2", "what crosses the river?")):
         assert [hit.passage for hit in run[name]] == [a.passage for a in searcher.search(question, 2)]
-    api.search(adapted, queries=tmp_path / "q.tsv", where=("lang=de",), out=tmp_path / "de.trec")
+    api.retrieve(adapted, queries=tmp_path / "q.tsv", where=("lang=de",), out=tmp_path / "de.trec")
     assert {hit.passage for hits in read_run(tmp_path / "de.trec").values() for hit in hits} == {
         "guide/boat.md#0"
     }
-
-
-def test_a_run_is_not_of_an_index_that_changes_meanwhile(adapted: Path, tmp_path: Path) -> None:
-    """Whether its output exists or not; and without an output, too."""
-    (tmp_path / "q.tsv").write_text("q1\twho bakes bread?\n")
-    settings = {"queries": tmp_path / "q.tsv", "k": 2}
-    api.search(adapted, **settings, out=tmp_path / "run")
-    for out in ({"out": tmp_path / "run"}, {"out": tmp_path / "new"}, {}):
-        with pytest.raises(
-            QontextError, match=rf"for a question, not for a run.*'qontext refresh {adapted}'"
-        ):
-            api.search(adapted, **settings, **out, refresh=True)
-    assert not (tmp_path / "new").exists()
 
 
 def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> None:
@@ -229,7 +216,7 @@ def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> N
     }
     for name, index in indexes.items():
         settings = {"queries": tmp_path / "q.tsv", "where": ("folder=news",)}
-        api.search(index, **settings, out=tmp_path / f"{name}.trec")
+        api.retrieve(index, **settings, out=tmp_path / f"{name}.trec")
         run = read_run(tmp_path / f"{name}.trec")
         assert [hit.passage for hit in run["q1"]] == ["news/oven.txt#0"], name
 

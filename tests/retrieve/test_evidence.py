@@ -123,7 +123,7 @@ def test_a_run_of_documents_names_documents(folder: Path, tmp_path: Path) -> Non
     index = index_of(folder / "made")
     for number, searched in enumerate(({"index": folder / "made"}, {"index": index / "bm25"})):
         out = tmp_path / f"run-{number}"
-        api.search(**searched, queries=queries, k=3, group="document", out=out)
+        api.retrieve(**searched, queries=queries, k=3, group="document", out=out)
         hits = [hit.passage for hit in read_run(out)["q1"]]
         assert sorted(hits) == ["a", "b", "c"]
 
@@ -153,7 +153,7 @@ def test_a_long_document_takes_no_place_of_others(uneven: Path, tmp_path: Path) 
     assert len(Searcher(made).search("lamp", k=50, group="document")) == 11, "all that there are"
     for number, index in enumerate((made, made / "index" / "bm25")):
         out = tmp_path / f"run-{number}"
-        api.search(index, queries=uneven / "queries.tsv", k=5, group="document", out=out)
+        api.retrieve(index, queries=uneven / "queries.tsv", k=5, group="document", out=out)
         run = read_run(out)
         assert list(run) == ["q1", "q2"], "in the order of the queries"
         assert [hit.passage for hit in run["q1"]] == documents and len(run["q2"]) == 5

@@ -70,7 +70,7 @@ def test_a_limit_takes_some_queries(run: Path, beir: Path, tmp_path: Path) -> No
 
 def test_search_asks_those_queries_that_mine_draws(run: Path, beir: Path, tmp_path: Path) -> None:
     groups, _ = mined(run, beir, tmp_path / "a", limit=5, seed=3)
-    run_of_five = api.search(bm25=True, data=beir, split="train", limit=5, seed=3, out=tmp_path / "run-5")
+    run_of_five = api.retrieve(bm25=True, data=beir, split="train", limit=5, seed=3, out=tmp_path / "run-5")
     assert run_of_five.summary["queries"] == 5
     assert {line.split()[0] for line in (run_of_five.path / "run.trec").open()} == groups.keys()
 

@@ -63,7 +63,7 @@ def test_every_index_returns_them(labeled: Path, tmp_path: Path, tiny_encoder: P
             pytest.importorskip({"faiss-hnsw": "faiss", "milvus": "milvus_lite"}[backend])
             index = api.index(index, backend=backend, out=tmp_path / "index")
     how = {} if backend == "bm25" else {"precision": "fp32"}
-    searched = api.search(index, data=labeled, out=tmp_path / "run", **how)
+    searched = api.retrieve(index, data=labeled, out=tmp_path / "run", **how)
     run = read_run(searched.path)
     ids = {passage.id for passage in read_passages(labeled)}
     assert set(run) == {f"what is\t{id}" for id in ids}
@@ -79,9 +79,9 @@ def test_every_verb_takes_them(
 ) -> None:
     texts = {passage.id: passage.content for passage in read_passages(labeled)}
     queries = {f"what is\t{id}" for id in texts}
-    words = api.search(bm25=True, data=labeled, out=tmp_path / "words")
+    words = api.retrieve(bm25=True, data=labeled, out=tmp_path / "words")
     vectors = api.encode(labeled, encoder=tiny_encoder, out=tmp_path / "vectors", precision="fp32")
-    dense = api.search(vectors, data=labeled, out=tmp_path / "dense", precision="fp32")
+    dense = api.retrieve(vectors, data=labeled, out=tmp_path / "dense", precision="fp32")
     runs = [str(words.path), str(dense.path)]
     fused = api.fuse(runs, tune=labeled / "qrels" / "test.tsv", out=tmp_path / "fused")
     assert set(read_run(fused.path)) == queries

@@ -66,7 +66,7 @@ for q in questions:
         print(q["id"], "Q0", id, rank + 1, -rank, "mine")
 print(len(questions), file=sys.stderr)
 """
-    out = api.search(system=script(code), data=data, split="test", k=10, out=data.parent / "out")
+    out = api.retrieve(system=script(code), data=data, split="test", k=10, out=data.parent / "out")
     run = read_run(out.path)
     assert [hit.passage for hit in run["q1"]] == ["a1"]
     assert [hit.passage for hit in run["q2"]] == ["a1", "b1"], "of a document, the closest passage"
@@ -82,12 +82,12 @@ def test_a_command_that_fails_leaves_nothing(
     data: Path, script: Callable[[str], str], code: str, message: str
 ) -> None:
     with pytest.raises(QontextError, match=message):
-        api.search(system=script(code), data=data, split="test", out=data.parent / "out")
+        api.retrieve(system=script(code), data=data, split="test", out=data.parent / "out")
     assert not (data.parent / "out").exists()
 
 
 def test_a_command_that_finds_nothing_scores_nothing(data: Path, script: Callable[[str], str]) -> None:
-    out = api.search(system=script(""), data=data, split="test", out=data.parent / "out")
+    out = api.retrieve(system=script(""), data=data, split="test", out=data.parent / "out")
     assert out.summary["results"] == 0
     assert api.evaluate(out.path, data).means["MRR@10"] == 0
 
@@ -109,7 +109,9 @@ def test_a_recipe_runs_no_command_that_the_user_did_not_name(
     data: Path, tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr(trust.decided, "words", set())
-    (tmp_path / "recipe.toml").write_text(f'[search]\nsystem = "touch made"\ndata = "{data}"\n')
+    (tmp_path / "recipe.toml").write_text(
+        f'[search]\nverb = "retrieve"\nsystem = "touch made"\ndata = "{data}"\n'
+    )
     with pytest.raises(QontextError, match="it asks to run the command touch"):
         api.run(tmp_path / "recipe.toml", out=tmp_path / "runs")
     assert not artifacts.is_artifact(tmp_path / "runs" / "search")

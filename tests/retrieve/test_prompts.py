@@ -57,13 +57,13 @@ def test_search_and_serve_read_queries_as_the_vectors_say(encoder: Path, data: P
     np.testing.assert_allclose(np.load(asked.path / "vectors-00000.npy"), queries, atol=1e-6)
     index = api.index(vectors, backend="int8", out=tmp_path / "index")
     for number, searched in enumerate((vectors, index)):
-        run = api.search(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
+        run = api.retrieve(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
         assert _scores(run.path) == pytest.approx(expected, abs=1e-4)
         (served,) = Opener(**FORM).open("mine", str(searched.path))
         assert served.encoder is not None
         np.testing.assert_allclose(served.encoder.encode([QUERY], "query"), queries, atol=1e-6)
         np.testing.assert_allclose(served.encoder.encode(TEXTS[:1], "passage"), passages[:1], atol=1e-6)
-    other = api.search(vectors, data=data, k=6, query_prompt="", out=tmp_path / "other", **FORM)
+    other = api.retrieve(vectors, data=data, k=6, query_prompt="", out=tmp_path / "other", **FORM)
     assert _scores(other.path) != pytest.approx(expected, abs=1e-3), "another prompt was asked for"
 
 
@@ -77,9 +77,11 @@ def test_queries_have_the_pooling_of_the_vectors(minilm: Path, data: Path, tmp_p
     vectors = api.encode(data, encoder=bare, out=tmp_path / "vectors", pooling="mean", **FORM)
     index = api.index(vectors, backend="int8", out=tmp_path / "index")
     for number, searched in enumerate((vectors, index)):
-        run = api.search(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
+        run = api.retrieve(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
         assert _scores(run.path) == pytest.approx(expected, abs=1e-4)
-        untied = api.search(searched, data=data, k=6, untied=True, out=tmp_path / f"untied-{number}", **FORM)
+        untied = api.retrieve(
+            searched, data=data, k=6, untied=True, out=tmp_path / f"untied-{number}", **FORM
+        )
         assert _scores(untied.path) == pytest.approx(expected, abs=1e-4), "no other encoder was named"
         (served,) = Opener(**FORM).open("mine", str(searched.path))
         assert served.encoder is not None
@@ -91,7 +93,7 @@ def test_tokens_are_compared_with_the_prompted_query(encoder: Path, data: Path, 
     runs = {}
     for name, given in {"plain": {}, "prompted": {"query_prompt": WEB}}.items():
         vectors = api.encode(data, encoder=encoder, tokens=True, out=tmp_path / name, **given, **FORM)
-        first = api.search(data=data, bm25=True, k=6, out=tmp_path / f"{name}-bm25")
+        first = api.retrieve(data=data, bm25=True, k=6, out=tmp_path / f"{name}-bm25")
         again = api.rerank(first, tokens=vectors, data=data, out=tmp_path / f"{name}-tokens", **FORM)
         runs[name] = _scores(again.path)
     assert runs["plain"].keys() == runs["prompted"].keys() and runs["plain"] != runs["prompted"]

@@ -90,7 +90,7 @@ def test_cut_vectors_are_searched_with_cut_queries(
     index, _ = open_index(artifact.path)
     numbers, scores = index.search(vector[None], 7)
     (tmp_path / "q.tsv").write_text("q\triver stone\n")
-    run = api.search(artifact, queries=tmp_path / "q.tsv", k=7, precision="fp32", out=tmp_path / "run")
+    run = api.retrieve(artifact, queries=tmp_path / "q.tsv", k=7, precision="fp32", out=tmp_path / "run")
     lines = [line.split()[2] for line in (run.path / "run.trec").read_text().splitlines()]
     assert lines == [str(index.ids[n]) for n in numbers[0]]
     (system,) = Opener("cpu", "fp32").open("short", str(artifact.path))

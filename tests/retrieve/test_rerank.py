@@ -61,7 +61,7 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
     beir: Path, tiny_rerankers: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rerank, "BLOCK", 3)
-    first = api.search(bm25=True, data=beir, k=20, out=tmp_path / "first")
+    first = api.retrieve(bm25=True, data=beir, k=20, out=tmp_path / "first")
     names = [str(path) for path in tiny_rerankers]
     reranked = api.rerank(first, reranker=names, data=beir, k=5, precision="fp32", out=tmp_path / "reranked")
     assert [p.name for p in reranked.parts()] == ["run.trec"]
@@ -77,7 +77,7 @@ def test_the_top_is_ordered_by_the_mean_of_the_ensemble(
 
 
 def test_the_rest_of_the_run_may_follow(beir: Path, tiny_rerankers: list[Path], tmp_path: Path) -> None:
-    first = api.search(bm25=True, data=beir, k=12, out=tmp_path / "first")
+    first = api.retrieve(bm25=True, data=beir, k=12, out=tmp_path / "first")
     reranked = api.rerank(
         first, reranker=[str(tiny_rerankers[0])], data=beir, k=5, keep_rest=True, out=tmp_path / "o"
     )
@@ -95,7 +95,7 @@ def test_a_run_without_results_stays_one(
 ) -> None:
     (tmp_path / "none.tsv").write_text("q\txyzzy\n")
     form: dict[str, Any] = {"queries": tmp_path / "none.tsv", "passages": beir}
-    found = api.search(bm25=True, **form, out=tmp_path / "found")
+    found = api.retrieve(bm25=True, **form, out=tmp_path / "found")
     out = api.rerank(found, reranker=tiny_rerankers[:1], keep_rest=keep_rest, **form, out=tmp_path / "out")
     assert out.summary["pairs"] == 0 and not read_run(out.path)
     assert not qontext.rerank(Run.of([]), {}, [], tiny_rerankers[0], keep_rest=keep_rest)
@@ -107,7 +107,7 @@ def test_two_processes_share_the_work(
     queries = "".join(f"n{i}\tchapter {i % 60} river stone\n" for i in range(150))  # three blocks
     (tmp_path / "queries.tsv").write_text(queries)
     settings = {"queries": str(tmp_path / "queries.tsv"), "passages": str(beir)}
-    first = api.search(bm25=True, k=3, out=tmp_path / "first", **settings)
+    first = api.retrieve(bm25=True, k=3, out=tmp_path / "first", **settings)
     alone = api.rerank(first, reranker=[str(tiny_rerankers[0])], out=tmp_path / "alone", **settings)
     more = ["--queries", settings["queries"], "--passages", str(beir), "--reranker", str(tiny_rerankers[0])]
     warm.run(["rerank", str(first.path), *more, "--out", str(tmp_path / "two")], tmp_path / "said", ranks=2)

@@ -53,41 +53,9 @@ def test_a_saved_searcher_is_searched_by_words_alone(tiny_encoder: Path, tmp_pat
     queries.write_text(f"q1\t{QUESTION}\n")
     words = Searcher(saved)
     words.system = "bm25"
-    run = api.search(saved, bm25=True, queries=queries, out=tmp_path / "run")
+    run = api.retrieve(saved, bm25=True, queries=queries, out=tmp_path / "run")
     assert dict(read_run(run.path)) == dict(words.run({"q1": QUESTION}, 1_000))
     assert [hit.id for hit in api.search(saved, QUESTION, bm25=True)] == [hit.id for hit in words(QUESTION)]
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"k1": 1.2},
-        {"max_length": 9},
-        {"query_prompt": "q: "},
-        {"scoring": "bf16"},
-        {"precision": "fp32"},
-        {"untied": True},
-    ],
-)
-def test_settings_without_effect_are_refused(settings: dict[str, Any], tmp_path: Path) -> None:
-    Searcher.build(PASSAGES).save(tmp_path / "saved")
-    (tmp_path / "queries.tsv").write_text(f"q1\t{QUESTION}\n")
-    flag = "--" + next(iter(settings)).replace("_", "-")
-    message = f"{flag} is not for a directory of adapt.*Remove {flag}"
-    with pytest.raises(QontextError, match=message):
-        api.search(
-            str(tmp_path / "saved"), queries=tmp_path / "queries.tsv", **settings, out=tmp_path / "run"
-        )
-    with pytest.raises(QontextError, match=message):
-        api.search(str(tmp_path / "saved"), QUESTION, **settings)
-    assert api.search(str(tmp_path / "saved"), QUESTION, max_length=None, query_prompt=None)
-
-
-@pytest.mark.parametrize("settings", [{"split": "test"}, {"limit": 5}, {"seed": 7}, {"shard": "0/2"}])
-def test_settings_of_runs_are_refused_with_a_question(settings: dict[str, Any], tmp_path: Path) -> None:
-    Searcher.build(PASSAGES).save(tmp_path / "saved")
-    with pytest.raises(QontextError, match=r"--[a-z]+ is for a run, not for a question"):
-        api.search(str(tmp_path / "saved"), QUESTION, **settings)
 
 
 def test_the_passages_are_an_artifact(tmp_path: Path) -> None:

@@ -15,44 +15,28 @@ from qontext.retrieve.search import WORDS
 
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
-    api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
-    searched = api.search(bm25=True, data=beir, split="test", out=tmp_path / "run")
+    api.retrieve(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
+    searched = api.retrieve(bm25=True, data=beir, split="test", out=tmp_path / "run")
     assert (tmp_path / "run.trec").read_bytes() == (searched.path / "run.trec").read_bytes()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["beir", "run", "run.trec"]
     run = read_run(searched.path)
     assert list(run) == ["q8", "q9", "q10", "q11"] and run["q8"][0].passage == "p40"
     with pytest.raises(QontextError, match="the file already exists"):
-        api.search(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
+        api.retrieve(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
 
 
 def test_a_run_is_written_and_a_question_is_answered(beir: Path, tmp_path: Path) -> None:
     index = api.index(beir, backend="bm25", out=tmp_path / "index")
-    with pytest.raises(QontextError, match="search needs --out"):
-        api.search(index, data=beir)
-    with pytest.raises(QontextError, match="a question is answered without --out"):
-        api.search(index, "river", out=tmp_path / "run")
-    assert not (tmp_path / "run" / "meta.json").exists()
+    api.retrieve(index, data=beir, out=tmp_path / "run")
     assert api.search(index, "river")[0].passage
 
 
 def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> None:
     index = api.index(beir, backend="bm25", out=tmp_path / "index")
-    a = api.search(index, data=beir, out=tmp_path / "a")
-    b = api.search(bm25=True, data=beir, out=tmp_path / "b")
+    a = api.retrieve(index, data=beir, out=tmp_path / "a")
+    b = api.retrieve(bm25=True, data=beir, out=tmp_path / "b")
     assert a.digest == b.digest
     assert "computed" not in a.meta, "no model was there"
-    with pytest.raises(QontextError, match="--analyzer is for passages, not for their index"):
-        api.search(index, data=beir, analyzer="plain", out=tmp_path / "c")
-    asked = "grep a"
-    for searched, settings, message in (
-        ({"index": index}, {"precision": "bf16"}, "--precision is for vectors, not for BM25"),
-        ({"index": index}, {"encoder": "a"}, "--encoder is for vectors, not for BM25"),
-        ({"bm25": True}, {"query_prompt": "a"}, "--query-prompt is for vectors, not for BM25"),
-        ({"system": asked}, {"k1": 1.2}, "--k1 is not for --system"),
-        ({"system": asked}, {"encoder": "a"}, "--encoder is not for --system"),
-    ):
-        with pytest.raises(QontextError, match=message):
-            api.search(**searched, **settings, data=beir, out=tmp_path / "c")
 
 
 def test_documents_of_other_passages_are_told(beir: Path, tmp_path: Path) -> None:
@@ -61,7 +45,9 @@ def test_documents_of_other_passages_are_told(beir: Path, tmp_path: Path) -> Non
     with pytest.raises(
         QontextError, match=r"a result is the passage 'p[0-9]+', which is not in the passages"
     ):
-        api.search(index, data=beir, passages=tmp_path / "other.tsv", group="document", out=tmp_path / "run")
+        api.retrieve(
+            index, data=beir, passages=tmp_path / "other.tsv", group="document", out=tmp_path / "run"
+        )
 
 
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -69,7 +55,7 @@ def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: 
 
     vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "q.tsv").write_text("".join(f"{p.id}\t{p.content}\n" for p in read_passages(beir)))
-    searched = api.search(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run")
+    searched = api.retrieve(vectors, queries=tmp_path / "q.tsv", k=61, out=tmp_path / "run")
     assert searched.meta["computed"] == vectors.meta["computed"]
     run = read_run(searched.path)
     assert run.size == 60 * 60, "no more results than passages"
@@ -84,9 +70,9 @@ def test_the_run_of_several_parts_is_that_of_one(
 ) -> None:
     vectors = api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors")
     for name, settings in {"dense": {"index": vectors}, "words": {"bm25": True}}.items():
-        whole = api.search(**settings, data=beir, k=5, out=tmp_path / f"{name} whole")
+        whole = api.retrieve(**settings, data=beir, k=5, out=tmp_path / f"{name} whole")
         monkeypatch.setattr(search, "BLOCK", 5)
-        parts = api.search(**settings, data=beir, k=5, out=tmp_path / f"{name} parts")
+        parts = api.retrieve(**settings, data=beir, k=5, out=tmp_path / f"{name} parts")
         monkeypatch.undo()
         assert [path.name for path in parts.parts()] == ["run.trec"] and not (parts.path / WORDS).exists()
         timings = {"seconds": 0, "queries_per_second": 0}
@@ -109,7 +95,7 @@ def test_many_queries_make_few_parts() -> None:
 def test_a_failed_search_leaves_nothing_behind(beir: Path, tmp_path: Path) -> None:
     """Although BM25's index was written already."""
     with pytest.raises(QontextError, match="no passage has a field 'color'"):
-        api.search(bm25=True, data=beir, where=("color=red",), out=tmp_path / "run")
+        api.retrieve(bm25=True, data=beir, where=("color=red",), out=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 
 
@@ -126,13 +112,13 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
     vectors = api.encode(beir, encoder=encoder, out=tmp_path / "vectors")
     settings = {"data": beir, "split": "test", "out": tmp_path / "run"}
     with pytest.raises(QontextError, match="is not the encoder that encoded the passages"):
-        api.search(vectors, encoder=minilm, **settings)
+        api.retrieve(vectors, encoder=minilm, **settings)
     with pytest.raises(QontextError, match="has 384 dimensions, the index has 16"):
-        api.search(vectors, encoder=minilm, untied=True, **settings)
+        api.retrieve(vectors, encoder=minilm, untied=True, **settings)
     (encoder / "vocabulary.txt").write_text("changed")
     with pytest.raises(QontextError, match="the encoder of the passages has changed since"):
-        api.search(vectors, **settings)
-    assert api.search(vectors, encoder=encoder, untied=True, **settings).summary["queries"] == 4
+        api.retrieve(vectors, **settings)
+    assert api.retrieve(vectors, encoder=encoder, untied=True, **settings).summary["queries"] == 4
 
 
 @pytest.mark.parametrize(
@@ -152,17 +138,17 @@ def test_what_is_missing_is_told(
     Path("q.tsv").write_text("1\twords\n")
     Path("x").mkdir()
     with pytest.raises(QontextError, match=message):
-        api.search(**settings, out="run")
+        api.retrieve(**settings, out="run")
 
 
 def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     queries = api.encode(beir, encoder=tiny_encoder, kind="query", out=tmp_path / "queries")
     with pytest.raises(QontextError, match="holds vectors of queries"):
-        api.search(queries, data=beir, out=tmp_path / "run")
-    searched = api.search(bm25=True, data=beir, out=tmp_path / "made")
-    with pytest.raises(QontextError, match="not searchable: it was written by 'qontext search'"):
-        api.search(searched, data=beir, out=tmp_path / "run")
+        api.retrieve(queries, data=beir, out=tmp_path / "run")
+    searched = api.retrieve(bm25=True, data=beir, out=tmp_path / "made")
+    with pytest.raises(QontextError, match="not searchable: it was written by 'qontext retrieve'"):
+        api.retrieve(searched, data=beir, out=tmp_path / "run")
     (tmp_path / "run.trec").write_text("q1 Q0 p1 1 2.0 x\n")
     for path in (tmp_path / "run.trec", beir):
         with pytest.raises(QontextError, match=r"not searchable.*--bm25"):
-            api.search(path, data=beir, out=tmp_path / "run")
+            api.retrieve(path, data=beir, out=tmp_path / "run")

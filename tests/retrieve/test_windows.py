@@ -109,7 +109,7 @@ def test_windows_are_searched_like_vectors(beir: Path, tiny_encoder: Path, tmp_p
     runs = []
     for name, more in (("one", {}), ("windows", {"window": 64})):
         api.encode(beir, **settings, **more, out=tmp_path / name)
-        run = api.search(tmp_path / name, data=beir, split="test", k=10, out=tmp_path / f"run-{name}")
+        run = api.retrieve(tmp_path / name, data=beir, split="test", k=10, out=tmp_path / f"run-{name}")
         runs.append(api.evaluate(run, qrels=beir, split="test", out=tmp_path / f"score-{name}").summary)
     assert runs[0] == runs[1]
 
@@ -177,7 +177,7 @@ def test_where_windows_do_not_apply(
         api.encode(beir, encoder=tiny_encoder, kind="query", window=16, out=tmp_path / "queries")
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
     with pytest.raises(QontextError, match="scoring bf16 is only for exact search of one vector"):
-        api.search(vectors, data=beir, split="test", scoring="bf16", out=tmp_path / "run")
+        api.retrieve(vectors, data=beir, split="test", scoring="bf16", out=tmp_path / "run")
     with pytest.raises(QontextError, match="representation 'windows', not one vector"):
         api.index(vectors, backend="int8", out=tmp_path / "index")
 

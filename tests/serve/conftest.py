@@ -107,7 +107,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     api.generate(folder / "passages", generator="keyphrase", per_passage=1, out=folder / "queries")
     run = {"data": folder / "data", "split": "test", "k": 5}
     for name, b in (("bm25-a", 0.4), ("bm25-b", 0.9)):
-        run_of_b = api.search(bm25=True, b=b, **run, out=mine / "steps" / name)
+        run_of_b = api.retrieve(bm25=True, b=b, **run, out=mine / "steps" / name)
         api.evaluate(run_of_b, folder / "data", out=mine / "steps" / f"score-{name}")
     api.report((mine / "steps",), out=mine / "report")
     return World(folder)

@@ -42,8 +42,8 @@ def by_verbs(world: World, root: Path, tmp_path_factory: pytest.TempPathFactory)
         json.loads((root / "adapted.json").read_text())["weights"],
     )
     data, k = world.folder / "data", {"k": 100}
-    words = api.search(root / "index" / "bm25", data=data, **k, out=folder / "words")
-    vectors = api.search(root / "index" / "vectors", data=data, **k, **FP32, out=folder / "vectors")
+    words = api.retrieve(root / "index" / "bm25", data=data, **k, out=folder / "words")
+    vectors = api.retrieve(root / "index" / "vectors", data=data, **k, **FP32, out=folder / "vectors")
     both = api.fuse((words, vectors), method="zscore", weights=tuple(weights), **k, out=folder / "both")
     ranked = api.rerank(
         both, tokens=root / "index" / "vectors", data=data, **k, **FP32, out=folder / "ranked"
@@ -69,7 +69,7 @@ def test_searcher_and_server_agree_with_the_verbs(world: World, root: Path, by_v
 def test_tokens_change_the_order(world: World, root: Path, by_verbs: Run, tmp_path: Path) -> None:
     """Otherwise nothing would be tested above."""
     both = read_run(
-        api.search(world.folder / "mine", data=world.folder / "data", k=10, out=tmp_path / "r").path
+        api.retrieve(world.folder / "mine", data=world.folder / "data", k=10, out=tmp_path / "r").path
     )
     assert any(
         [hit.passage for hit in both[query]] != [hit.passage for hit in by_verbs[query][:10]]

@@ -17,6 +17,7 @@ BASE = """
 [inputs]
 data = ""
 [search]
+verb = "retrieve"
 data = "$data"
 bm25 = true
 [evaluate]
@@ -31,6 +32,7 @@ title = "BM25 by its settings"
 examples = "evaluate"
 
 [search]
+verb = "retrieve"
 k = 2
 
 [sweep."no length, saturated"]

@@ -105,6 +105,7 @@ passages = "$texts"
 texts = "$texts"
 encoder = "$encoder"
 [search]
+verb = "retrieve"
 data = "$data"
 bm25 = true
 """
@@ -169,6 +170,7 @@ verb = "index"
 source = "$vectors"
 backend = "int8"
 [search]
+verb = "retrieve"
 index = "$index"
 queries = "$questions"
 [finetune]

@@ -372,10 +372,11 @@ LAST = """
 [inputs]
 data = ""
 [search]
+verb = "retrieve"
 data = "$data"
 bm25 = true
 [again]
-verb = "search"
+verb = "retrieve"
 data = "$data"
 bm25 = true
 k1 = 0.0

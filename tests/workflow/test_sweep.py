@@ -26,6 +26,7 @@ title = "BM25 by its settings"
 data = ""
 depth = 20
 [search]
+verb = "retrieve"
 data = "$data"
 bm25 = true
 k = "$depth"
@@ -150,7 +151,7 @@ def test_values_with_commas(recipe: str) -> None:
     axis = parse_axis('search.split=["test,dev","train"]')
     assert axis == ("search.split", ['search.split="test,dev"', 'search.split="train"'])
     expanded = expand(recipe, (), [axis]).recipe
-    assert [step.settings["split"] for step in expanded.steps if step.stage.verb == "search"] == [
+    assert [step.settings["split"] for step in expanded.steps if step.stage.verb == "retrieve"] == [
         "test,dev",
         "train",
     ]

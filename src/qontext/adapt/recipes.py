@@ -161,12 +161,12 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
     }
     words = {"bm25": True, **request.words, "passages": "@split"}
     yield Step.of(
-        "asked-bm25", {**words, **questions}, verb="search", comment="real questions without labels"
+        "asked-bm25", {**words, **questions}, verb="retrieve", comment="real questions without labels"
     )
     if plan.pool < plan.passages:  # the vectors of all passages are more than is planned
         return "@asked-bm25"
     yield Step.of("asked-vectors", _reading(request, plan, "@split", request.encoder), verb="encode")
-    yield Step.of("asked-dense", {"index": "@asked-vectors", **questions}, verb="search")
+    yield Step.of("asked-dense", {"index": "@asked-vectors", **questions}, verb="retrieve")
     runs = ["@asked-bm25", "@asked-dense"]
     fusing = {"runs": runs, "method": "zscore", "weights": [*WEIGHTS], "k": RERANKED}
     yield Step.of("asked-answers", fusing, verb="fuse")
@@ -223,7 +223,7 @@ def _finetuning(request: Request, plan: Plan) -> Iterator[Step]:
     split: dict[str, Any] = {"split": "train"} if request.labeled else sampling
     depth = 100 if request.labeled else 30
     words = {"bm25": True, **request.words}
-    yield Step.of("bm25-train", {**words, **texts, **split, "k": depth}, verb="search")
+    yield Step.of("bm25-train", {**words, **texts, **split, "k": depth}, verb="retrieve")
     mining = {
         "run": "@bm25-train",
         "qrels": "@holdout/measured/qrels/train.tsv" if request.labeled else plan.queries,
@@ -282,7 +282,7 @@ def searches(
         return
     for name, asked in request.also.items():
         yield Step.of(
-            f"{name}-{suffix}", {"system": asked, "data": data, "split": split, "k": 100}, verb="search"
+            f"{name}-{suffix}", {"system": asked, "data": data, "split": split, "k": 100}, verb="retrieve"
         )
     for system in [*systems(plan), *request.also]:
         scoring = {"run": f"@{system}-{suffix}", "qrels": data, "split": split, "measures": MEASURES}
@@ -300,10 +300,10 @@ def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterat
 def _searching(request: Request, plan: Plan, split: str, data: str, suffix: str) -> Iterator[Step]:
     questions = {"data": data, "split": split, "k": 100}
     words = {"bm25": True, **request.words}
-    yield Step.of(f"bm25-{suffix}", {**words, **questions}, verb="search")
+    yield Step.of(f"bm25-{suffix}", {**words, **questions}, verb="retrieve")
     for encoder in ENCODERS[: 1 + plan.trains]:
         hybrid = System(encoder, words=True)
-        yield Step.of(f"{encoder}-{suffix}", {"index": f"@{encoder}-vectors", **questions}, verb="search")
+        yield Step.of(f"{encoder}-{suffix}", {"index": f"@{encoder}-vectors", **questions}, verb="retrieve")
         depth = {"k": RERANKED} if plan.tokens or plan.reranked else {}
         runs = [f"@bm25-{suffix}", f"@{encoder}-{suffix}"]
         yield _fusing(request, hybrid, suffix, runs, WEIGHTS[1], depth)

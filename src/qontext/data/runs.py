@@ -219,7 +219,7 @@ def _run_in(folder: Path) -> Path:
     """The run of a directory of `search`."""
     if (folder / "run.trec").exists():
         return folder / "run.trec"
-    remedy = "Pass a TREC file or the output of 'qontext search'."
+    remedy = "Pass a TREC file or the output of 'qontext retrieve'."
     raise QontextError("is a folder without a run (run.trec)", place=folder, remedy=remedy)
 
 

@@ -1,4 +1,4 @@
-"""`qontext search`: queries → a TREC run, from vectors, an index or BM25.
+"""`qontext retrieve`: queries → a TREC run, from vectors, an index or BM25.
 
 Queries are searched in blocks, one part each: a killed run resumes after its last block, and several processes or
 machines can share the blocks. Vectors and indexes on disk are mapped by all of them.
@@ -8,37 +8,28 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
 from qontext.frame import log
-from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, slices
-from qontext.frame.stages import Report, Stage
-from qontext.retrieve.ask import answers
-from qontext.retrieve.ask.answers import PROMPT, AskConfig
-from qontext.retrieve.ask.prepared import compute_vectors, is_documents
+from qontext.frame.stages import Stage
 from qontext.retrieve.directory import is_adapted
 from qontext.retrieve.searched import (
-    OF_RUNS,
     WORDS,
     Asked,
     Indexed,
     Recommended,
-    SearchConfig,
-    open_searcher,
-    refuse,
+    RetrieveConfig,
 )
-from qontext.retrieve.searcher import Answer, Answers
 
 RUN, PARTIAL = "run.trec", "partial"
 BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
 """Queries that exact search multiplies together; for many queries, parts to aim at; and results of the largest part."""
 
 
-class Search(Parts[SearchConfig]):
+class Search(Parts[RetrieveConfig]):
     """Slices of the queries, each a run of its own; the result is these runs one after the other."""
 
     unit = "queries"
@@ -127,69 +118,29 @@ def _counts_name(part: Part) -> str:
     return f"{PARTIAL}/{part.number:05d}.json"
 
 
-def ask(config: SearchConfig) -> dict[str, Any]:
-    """Print the best passages for one question, or for those from a prompt."""
-    if config.question is None:
-        raise QontextError("search needs --out, the output directory")
-    refuse(config, OF_RUNS, "is for a run, not for a question")
-    searcher = open_searcher(config)
-    k = config.k if "k" in config.model_fields_set else answers.SHOWN
-    how = answers.Asking(config, k, config.where, config.group)
-    if config.question != PROMPT:
-        result: dict[str, Any] = {"answers": answers.answer(searcher, config.question, how)}
-    else:
-        result = answers.converse(searcher, how)
-    if config.vectors and is_documents(config.index or ""):
-        compute_vectors(config.index or "")
-    return result
-
-
-def _queries(config: SearchConfig) -> dict[str, str]:
+def _queries(config: RetrieveConfig) -> dict[str, str]:
     from qontext.retrieve.inputs import select_queries
     from qontext.training.randomness import sample_names
 
-    if config.question not in (None, PROMPT):
-        raise QontextError(
-            "a question is answered without --out",
-            remedy="Leave out --out, or pass the queries with --data FOLDER or --queries FILE.",
-        )
-    for name in AskConfig.model_fields:
-        if name in config.model_fields_set and name not in ("refresh", "vectors"):
-            flag = f"--{name.replace('_', '-')}"
-            raise QontextError(
-                f"{flag} is for a question, not for a run", remedy=f"Leave out {flag}, or --out."
-            )
     queries = select_queries(config.data, config.split, config.queries)
     if config.limit is not None:
         queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
     return queries
 
 
-def _returned(summary: Mapping[str, Any]) -> Answers:
-    """The answers to a question as objects."""
-    return Answers(Answer.from_json(answer) for answer in summary.get("answers", ()))
-
-
-EXAMPLES = """
-        qontext search --bm25 --data data --split test --out bm25.trec
-        qontext search vectors --data data --split test --out dense.trec
-        qontext search index --queries data/queries.jsonl --k 100 --out run.trec
-        qontext search index --queries data/queries.jsonl --where lang=de --out german.trec
-        qontext search runs/mine "how do I reset my password?"
-        qontext search handbook "how do I reset my password?"
-        qontext search runs/mine "how do I reset my password?" --explain --group document
-        qontext search runs/mine "how do I reset my password?" --also "words: password reset" --refresh
-        qontext search runs/mine --queries data/queries.jsonl --out run.trec
-        qontext search vectors --data data --split test --on ray --out dense
-        qontext search --system "python3 my_search.py" --data data --split test --out mine
-"""
-
 STAGE = Stage(
-    "search",
-    SearchConfig,
+    "retrieve",
+    RetrieveConfig,
     Search,
-    EXAMPLES,
-    without_out=Report("search", SearchConfig, ask, EXAMPLES, returned=_returned),
+    """
+        qontext retrieve --bm25 --data data --split test --out bm25.trec
+        qontext retrieve vectors --data data --split test --out dense.trec
+        qontext retrieve index --queries data/queries.jsonl --k 100 --out run.trec
+        qontext retrieve index --queries data/queries.jsonl --where lang=de --out german.trec
+        qontext retrieve runs/mine --queries data/queries.jsonl --out run.trec
+        qontext retrieve vectors --data data --split test --on ray --out dense
+        qontext retrieve --system "python3 my_search.py" --data data --split test --out mine
+    """,
     file=RUN,
     format=3,
 )

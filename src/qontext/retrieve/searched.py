@@ -1,11 +1,10 @@
-"""The system that the settings of `qontext search` name: the one of a directory of `adapt`, an index with the encoder of
+"""The system that the settings of `qontext retrieve` name: the one of a directory of `adapt`, an index with the encoder of
 its vectors, passages by their words, or a search from elsewhere."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -17,10 +16,8 @@ from qontext.frame.config import Asks, DeviceConfig, Input, Seed, without_empty
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import PartsConfig
 from qontext.retrieve.ask import outside
-from qontext.retrieve.ask.answers import PROMPT, AskConfig
-from qontext.retrieve.ask.prepared import is_documents, prepare
 from qontext.retrieve.ask.questions import GroupBy, by_document
-from qontext.retrieve.directory import fingerprint_of, is_adapted
+from qontext.retrieve.directory import fingerprint_of
 from qontext.retrieve.index.lexical import Bm25Options
 from qontext.retrieve.rankers import IndexRanker
 from qontext.retrieve.searcher import Searcher
@@ -31,38 +28,21 @@ if TYPE_CHECKING:
     from qontext.retrieve.index import Index
 
 
-OF_ENCODERS = ("untied", "max_length", "query_prompt", "precision", "scoring")
-"""The settings of searches that need vectors, besides the encoder."""
-OF_OTHERS = ("passages", *OF_ENCODERS, *Bm25Options.model_fields)
-"""The settings of searches that a directory of `adapt` does not have."""
-OF_RUNS = ("data", "split", "queries", "limit", "seed", *PartsConfig.model_fields)
-"""The settings of runs that a question does not have."""
-WITHOUT_ENCODER = "is for vectors, not for BM25"
 WORDS = ".bm25"
 """The index of passages that are searched without one; hidden, since it is no part of the result."""
 
 
-def _fingerprint(path: str) -> str | None:
-    """Of documents, whose index is made when they are searched, the path."""
-    return f"name:{path}" if is_documents(path) else fingerprint_of(path)
-
-
-class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
-    index: Annotated[str | None, Input(positional=True, fingerprint=_fingerprint)] = None
-    """The index to search: vectors (from `encode`, exact search), an index (from `index`), a directory of
-    `adapt`, or a folder of documents as it is, for a question. Optional with --bm25: the passages are then indexed first."""
-
-    question: Annotated[str | None, Input(positional=True, by_content=False)] = None
-    """A question to a directory of `adapt`: prints the best passages; no --out is needed. Without a question
-    and queries, questions are read from a prompt, or line by line from a pipe."""
+class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
+    index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
+    """The index to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of `adapt`.
+    Optional with --bm25: the passages are then indexed first."""
 
     where: tuple[str, ...] = ()
     """Search only passages whose metadata meet this condition, such as folder=guide, 'date>=2024' or
     'lang=de|fr'. May be repeated; all conditions must hold."""
 
     group: GroupBy = "passage"
-    """Group hits by document: a question has the best passage of each document, a run the documents themselves, with the
-    scores of their best passages."""
+    """Group hits by document: the run names the documents, with the scores of their best passages."""
 
     data: Annotated[str | None, Input()] = None
     """A BEIR folder with the queries and, with --bm25, the passages."""
@@ -98,7 +78,7 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
     run of ids of passages or documents."""
 
     k: int = Field(1_000, ge=1)
-    """Passages per query; 5 for a question, if not set."""
+    """Passages per query."""
 
     max_length: int | None = Field(None, ge=3, le=100_000)
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
@@ -131,36 +111,17 @@ class SearchConfig(PartsConfig, Bm25Options, AskConfig, DeviceConfig):
                 raise QontextError(
                     "--system is asked itself", remedy="Leave out the index, --bm25 and --where."
                 )
-            refuse(self, ("encoder", *OF_ENCODERS, *Bm25Options.model_fields), "is not for --system")
         return self
-
-    @model_validator(mode="after")
-    def _fixed_index(self) -> Self:
-        if self.refresh and self.question is None:
-            raise QontextError(
-                "--refresh is for a question, not for a run, whose index is not to change",
-                remedy=f"Run 'qontext refresh {self.index or 'DIR'}' first, and leave out --refresh.",
-            )
-        return self
-
-    @model_validator(mode="before")
-    @classmethod
-    def _prompt(cls, values: Any) -> Any:
-        """Without a question and queries, questions are read from standard input."""
-        if not isinstance(values, dict) or any(
-            values.get(n) is not None for n in ("question", "queries", "data")
-        ):
-            return values
-        index = values.get("index")
-        is_asked = index and (is_adapted(index) or is_documents(index))
-        return {**values, "question": PROMPT} if is_asked else values
 
 
 class Recommended:
     """The system that `adapt` recommends."""
 
-    def __init__(self, config: SearchConfig) -> None:
-        self.config, self.searcher = config, open_searcher(config)
+    def __init__(self, config: RetrieveConfig) -> None:
+        self.config = config
+        self.searcher = Searcher(config.index or "", device=config.device, encoder=config.encoder)
+        if config.bm25:
+            self.searcher.system = System(words=True)
         self.tag = self.searcher.system.name
 
     def run(self, queries: Mapping[str, str], advance: Callable[[float], None]) -> Run:
@@ -171,7 +132,7 @@ class Recommended:
 class Indexed:
     """An index, and which of its passages meet the conditions."""
 
-    def __init__(self, config: SearchConfig, work: Workdir) -> None:
+    def __init__(self, config: RetrieveConfig, work: Workdir) -> None:
         self.config, self.ranker = config, _ranker(config, work)
         self.tag = self.ranker.index.tag
         self.rows = _rows(config, self.ranker.index)
@@ -192,7 +153,7 @@ class Asked:
 
     tag = "outside"
 
-    def __init__(self, config: SearchConfig) -> None:
+    def __init__(self, config: RetrieveConfig) -> None:
         from qontext.retrieve.inputs import select_passages
 
         self.config, self.passages = config, select_passages(config.data, config.passages)
@@ -203,28 +164,7 @@ class Asked:
         return run
 
 
-def open_searcher(config: SearchConfig) -> Searcher:
-    """The searcher of a directory of `adapt`."""
-    directory = prepare(config.index or "", refresh=config.refresh)
-    refuse(config, OF_OTHERS, "is not for a directory of adapt, which is searched as it was made", directory)
-    searcher = Searcher(directory, device=config.device, encoder=config.encoder)
-    if config.bm25:
-        searcher.system = System(words=True)
-    return searcher
-
-
-def refuse(config: SearchConfig, names: Iterable[str], why: str, place: str | Path | None = None) -> None:
-    """Refuse settings that would have no effect."""
-    for name in names:
-        if (
-            name in config.model_fields_set
-            and getattr(config, name) != SearchConfig.model_fields[name].default
-        ):
-            flag = f"--{name.replace('_', '-')}"
-            raise QontextError(f"{flag} {why}", place=place, remedy=f"Remove {flag}.")
-
-
-def _ranker(config: SearchConfig, work: Workdir) -> IndexRanker:
+def _ranker(config: RetrieveConfig, work: Workdir) -> IndexRanker:
     """The index to search, with the encoder of its vectors."""
     from qontext.retrieve.index import How
     from qontext.retrieve.index.load import open_index
@@ -234,32 +174,14 @@ def _ranker(config: SearchConfig, work: Workdir) -> IndexRanker:
             raise QontextError(
                 "nothing to search is specified", remedy="Name vectors or an index, or pass --bm25."
             )
-        refuse(config, ("encoder", *OF_ENCODERS), WITHOUT_ENCODER)
         return IndexRanker(_words(config, work))
     index, entry = open_index(config.index, How(config.device, config.scoring))
-    refuse(config, Bm25Options.model_fields, "is for passages, not for their index", config.index)
-    if entry is None:
-        refuse(config, ("encoder", *OF_ENCODERS), WITHOUT_ENCODER, config.index)
-    if config.scoring != "fp32":
-        _check_coarse(index, config)
     if config.bm25 and index.reads != "texts":
         raise QontextError("is not a BM25 index", place=config.index, remedy="Remove --bm25.")
     return IndexRanker(index, None if entry is None else _retriever(config, index, entry, work))
 
 
-def _check_coarse(index: Index, config: SearchConfig) -> None:
-    """Refuse a coarse first pass where there is none."""
-    from qontext.retrieve.index.exact import ExactIndex
-
-    if not isinstance(index, ExactIndex):
-        raise QontextError(
-            f"scoring {config.scoring} is only for exact search of one vector for each passage",
-            place=config.index,
-            remedy="Remove --scoring.",
-        )
-
-
-def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) -> Any:
+def _retriever(config: RetrieveConfig, index: Index, entry: Any, work: Workdir) -> Any:
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
     from qontext.models.retriever import Retriever
@@ -287,7 +209,7 @@ def _retriever(config: SearchConfig, index: Index, entry: Any, work: Workdir) ->
     return retriever
 
 
-def _words(config: SearchConfig, work: Workdir) -> Index:
+def _words(config: RetrieveConfig, work: Workdir) -> Index:
     """BM25 over the passages: indexed by the first process that needs it, mapped by all."""
     from qontext.data.collection import read_passages
     from qontext.retrieve.bm25 import Bm25
@@ -302,7 +224,7 @@ def _words(config: SearchConfig, work: Workdir) -> Index:
     return LexicalIndex(Bm25.load(work.path / WORDS))
 
 
-def _rows(config: SearchConfig, index: Index) -> Any:
+def _rows(config: RetrieveConfig, index: Index) -> Any:
     """The passages of the index that meet the conditions; None without conditions."""
     from qontext.retrieve.where import mask, parse
 
@@ -313,7 +235,7 @@ def _rows(config: SearchConfig, index: Index) -> Any:
     return mask(config.where, index.ids, _passages(config))
 
 
-def _passages(config: SearchConfig) -> str:
+def _passages(config: RetrieveConfig) -> str:
     """The passages that are searched."""
     from qontext.retrieve.inputs import select_passages
     from qontext.retrieve.where import passages_of

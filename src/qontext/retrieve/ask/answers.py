@@ -1,37 +1,54 @@
-"""`qontext search DIR`: search the output of `adapt` with a question on the command line, or with several
-from a prompt or a pipe."""
+"""`qontext search DIR`: answers to a question on the command line, or to several from a prompt or a pipe."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
 
 from pydantic import Field
 
 from qontext.frame import log
-from qontext.frame.config import Action, StageConfig
+from qontext.frame.config import Action, DeviceConfig, Input
 from qontext.frame.errors import QontextError, visible
+from qontext.frame.stages import Report
+from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
 from qontext.retrieve.ask.questions import GroupBy, joined
-from qontext.retrieve.searcher import Answer, Searcher
-
-PROMPT = "-"
-"""The question that stands for reading questions from standard input."""
-SHOWN = 5
-"""Default number of answers to a question."""
+from qontext.retrieve.searcher import Answer, Answers, Searcher
+from qontext.retrieve.system import System
 
 
-class AskConfig(StageConfig):
-    """The settings of questions; a run has none of them."""
+class SearchConfig(DeviceConfig):
+    directory: Annotated[str, Input(positional=True, by_content=False)]
+    """A directory of `adapt`, the output of `encode` or `index`, or documents as they are: their index is made first, and
+    follows them."""
+
+    question: Annotated[str | None, Input(positional=True, by_content=False)] = None
+    """The question. Without one, questions are read from a prompt, or line by line from a pipe."""
+
+    k: int = Field(5, ge=1)
+    """Number of answers."""
+
+    where: tuple[str, ...] = ()
+    """Search only passages whose metadata meet this condition, such as folder=guide, 'date>=2024' or
+    'lang=de|fr'. May be repeated; all conditions must hold."""
+
+    group: GroupBy = "passage"
+    """document: the best passage of each document only."""
+
+    bm25: bool = False
+    """Search by words alone, instead of the recommended system."""
+
+    encoder: Annotated[str | None, Input()] = None
+    """An unchanged copy of the encoder, if it is no longer where it was."""
 
     refresh: Annotated[bool, Action()] = False
-    """Index what has changed in the documents of a directory of `adapt` before it is asked; before a run,
-    'qontext refresh' does so."""
+    """Index what has changed in the documents of a directory of `adapt` first."""
 
     vectors: Annotated[bool, Action()] = True
-    """Of a folder of documents as it is: compute vectors after the first answer, in a process of its own."""
+    """Of documents as they are: compute vectors after the first answer, in a process of its own."""
 
     also: Annotated[tuple[str, ...], Action()] = ()
     """Another sub-query of each question, such as 'words: reset password', 'meaning: …', 'hypothetical: an answer as
@@ -51,29 +68,31 @@ class AskConfig(StageConfig):
     """Print the paths of the files of the answers alone, one on each line."""
 
 
-class Asking(NamedTuple):
-    """The settings of answers; see `Searcher.search`."""
+def ask(config: SearchConfig) -> dict[str, Any]:
+    """Print the best passages for one question, or for those from a prompt."""
+    directory = prepare(config.directory, refresh=config.refresh)
+    searcher = Searcher(directory, device=config.device, encoder=config.encoder)
+    if config.bm25:
+        searcher.system = System(words=True)
+    if config.question is None:
+        result: dict[str, Any] = converse(searcher, config)
+    else:
+        result = {"answers": answer(searcher, config.question, config)}
+    if config.vectors and is_documents(config.directory):
+        compute_vectors(config.directory)
+    return result
 
-    settings: AskConfig
-    k: int
-    where: tuple[str, ...] = ()
-    group: GroupBy = "passage"
 
-    def ask(self, searcher: Searcher, question: str) -> list[Answer]:
-        """The answers to a question, with the sub-queries of `--also`."""
-        question = joined(question, self.settings.also)
-        names = ("explain", "min_score", "context")
-        settings: dict[str, Any] = {name: getattr(self.settings, name) for name in names}
-        return searcher.search(question, self.k, self.where, group=self.group, **settings)
-
-
-def answer(searcher: Searcher, question: str, how: Asking) -> list[dict[str, Any]]:
+def answer(searcher: Searcher, question: str, config: SearchConfig) -> list[dict[str, Any]]:
     """Answer one question: show the passages, and return them as JSON."""
-    answers = how.ask(searcher, question)
-    if how.settings.files:
+    question = joined(question, config.also)
+    names = ("group", "explain", "min_score", "context")
+    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
+    answers = searcher.search(question, config.k, config.where, **settings)
+    if config.files:
         show_files(searcher, answers)
     else:
-        show(question, answers, how.where if how.settings.min_score is None else ())
+        show(question, answers, config.where if config.min_score is None else ())
     return [one.as_json() for one in answers]
 
 
@@ -88,12 +107,12 @@ def show_files(searcher: Searcher, answers: list[Answer]) -> None:
             print(path)
 
 
-def converse(searcher: Searcher, how: Asking) -> dict[str, Any]:
+def converse(searcher: Searcher, config: SearchConfig) -> dict[str, Any]:
     """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it."""
     questions = []
     for question in _questions():
         try:
-            questions.append({"question": question, "answers": answer(searcher, question, how)})
+            questions.append({"question": question, "answers": answer(searcher, question, config)})
         except QontextError as error:
             if not sys.stdin.isatty():
                 raise
@@ -181,3 +200,22 @@ def captions(answers: Sequence[Answer]) -> list[tuple[str, str]]:
         (head, ", ".join(filter(None, (below, one.id)))) if heads[head] > 1 else (head, below)
         for one, (head, below) in zip(answers, rows)
     ]
+
+
+def _returned(summary: Mapping[str, Any]) -> Answers:
+    """The answers to a question as objects."""
+    return Answers(Answer.from_json(answer) for answer in summary.get("answers", ()))
+
+
+COMMAND = Report(
+    "search",
+    SearchConfig,
+    ask,
+    """
+        qontext search handbook "how do I reset my password?"
+        qontext search runs/mine "how do I reset my password?" --explain --group document
+        qontext search runs/mine "how do I reset my password?" --also "words: password reset" --refresh
+        qontext search runs/mine
+    """,
+    returned=_returned,
+)
