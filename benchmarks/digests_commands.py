@@ -102,7 +102,6 @@ STAGES = {
     "evaluate-words": "evaluate words labeled --split dev",
     "report": "report evaluate evaluate-words --data labeled",
     "run": "run recipe.toml",
-    "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapted": "adapt docs.jsonl --encoder pretrain-cot-mae --budget 10m --yes",
     "search-adapted": "retrieve adapted --data labeled --split dev --k 20",
 }  # fmt: skip
@@ -128,7 +127,6 @@ OTHERS = {
     "show": "show finetune --json",
     "show verify": "show encode --verify --json",
     "show adapted": "show adapted --json",
-    "clean": "clean adapted --dry-run --json",
     "demo": "demo folder --out demo --budget 1s --passages 10",
     "index few": "index encode --backend faiss-ivfpq --out refused",
     "rerank without bits": "rerank search --tokens encode --data labeled --out refused",

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from tests.hostile.commands import COMMANDS, LONG, MADE, write_inputs
 from qontext import Adapted
 from qontext.frame import artifacts, execution, stages
 from qontext.frame.errors import QontextError
-from qontext.frame.stages import Cleaner, Pipeline, Report, Server, Stage
+from qontext.frame.stages import Pipeline, Report, Server, Stage
 
 Listing = dict[str, tuple[int, int]]
 SETTINGS = {
@@ -105,7 +104,7 @@ def assert_snake_case(result: Any) -> None:
 
 
 def test_every_verb_is_of_one_kind_and_has_a_command() -> None:
-    assert all(type(stages.load(verb)) in (Stage, Report, Pipeline, Server, Cleaner) for verb in stages.VERBS)
+    assert all(type(stages.load(verb)) in (Stage, Report, Pipeline, Server) for verb in stages.VERBS)
     assert {name.partition(":")[0] for name in SETTINGS} == set(stages.VERBS)
     for verb in stages.VERBS:
         loaded = stages.load(verb)
@@ -150,20 +149,6 @@ def test_a_report_writes_nothing(
     result = call(name.partition(":")[0], SETTINGS[name], inputs, tmp_path / "out")
     assert_snake_case([one.as_json() for one in result] if name == "search" else result)
     assert listing(inputs) == before and list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("name", of_kind(Cleaner))
-def test_a_cleaner_removes_what_it_names(name: str, inputs: Path, tmp_path: Path) -> None:
-    shutil.copytree(inputs, tmp_path / "inputs")
-    before = set(listing(tmp_path / "inputs"))
-    planned = call(name, {**SETTINGS[name], "dry_run": True}, tmp_path / "inputs", tmp_path / "out")
-    assert_snake_case(planned)
-    assert set(listing(tmp_path / "inputs")) == before and planned["removed"] == [] and planned["bytes"]
-    result = call(name, {**SETTINGS[name], "dry_run": False}, tmp_path / "inputs", tmp_path / "out")
-    gone = before - set(listing(tmp_path / "inputs"))
-    folders = [str(Path(result["path"]) / row["folder"]) for row in result["removed"]]
-    assert gone and all(any(path.startswith(folder + "/") for folder in folders) for path in gone)
-    assert set(listing(tmp_path / "inputs")) < before and result["bytes"] == planned["bytes"]
 
 
 @pytest.mark.parametrize("name", of_kind(Server))

@@ -20,7 +20,7 @@ qrels = "{2}"
 
 
 @pytest.mark.parametrize("inside", [False, True], ids=["the file", "in the file"])
-@pytest.mark.parametrize("verb", ["split", "sweep", "run", "adapt", "demo", "evaluate"])
+@pytest.mark.parametrize("verb", ["split", "run", "adapt", "demo", "evaluate"])
 def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: bool) -> None:
     documents, recipe, file = tmp_path / "docs.jsonl", tmp_path / "recipe.toml", tmp_path / "precious"
     documents.write_text('{"_id": "a", "text": "Some words."}\n')
@@ -30,15 +30,11 @@ def test_a_file_in_place_of_the_directory(tmp_path: Path, verb: str, inside: boo
     recipe.write_text(RECIPE.format(documents, run, qrels))
     file.write_text("kept")
     arguments = {
-        "sweep": (recipe,),
         "run": (recipe,),
         "demo": (),
         "evaluate": (documents, documents),
     }
-    settings = {"grid": ["split.max_tokens=16,32"]} if verb == "sweep" else {}
     with pytest.raises(QontextError) as error:
-        getattr(api, verb)(
-            *arguments.get(verb, (documents,)), out=str(file / "made" if inside else file), **settings
-        )
+        getattr(api, verb)(*arguments.get(verb, (documents,)), out=str(file / "made" if inside else file))
     assert "precious" in str(error.value) and "Errno" not in str(error.value)
     assert file.read_text() == "kept"

@@ -86,7 +86,7 @@ FILES: dict[str, dict[str, str]] = {
         "model/*": "the adapted encoder, if it is recommended",
         "index/*": "passages, BM25 index and vectors",
         "report/*": "the page with the results",
-        "steps/*": "the directories of the recipe's steps; `qontext clean` removes what is not needed",
+        "steps/*": "the directories of the recipe's steps",
     },
     "run": {"STEP/*": "the directory of each step", "recipe.toml": "the recipe as it was run"},
 }

@@ -12,15 +12,17 @@ from .text import SOURCE, inline, page
 def pages() -> dict[str, str]:
     with log.warnings_only():
         listed = api.recipes()
-    rows = [
-        [_link(r["name"]), inline(r["title"]), _names(r["needs"]), r["published"]] for r in listed["recipes"]
-    ]
-    sweeps = [
-        [_link(r["name"]), inline(r["title"]), _names(r["needs"]), str(r["arms"])] for r in listed["sweeps"]
-    ]
+    rows, sweeps = (
+        [
+            [_link(r["name"]), inline(r["title"]), _names(r["needs"]), str(r[last])]
+            for r in listed["recipes"]
+            if bool(r["arms"]) == (last == "arms")
+        ]
+        for last in ("published", "arms")
+    )
     parts = [
         "# Recipes",
-        "`qontext run NAME` runs a recipe, `qontext sweep NAME` the arms of a sweep; `qontext recipes NAME` shows every "
+        "`qontext run NAME` runs a recipe or the arms of a sweep; `qontext recipes NAME` shows every "
         "step and setting. Inputs are set with `--set inputs.NAME=PATH`. Published figures are those of the papers.",
         _table(["Recipe", "", "Inputs", "Published"], rows),
         "## Sweeps",

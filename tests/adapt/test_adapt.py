@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
 import io
 import json
@@ -45,29 +44,14 @@ def test_documents_become_a_retriever_that_loads_everywhere_and_answers(
         "these results are for generated ones" in sentence for sentence in result["verdict"]["sentences"]
     )
     # The report opens with the verdict; then come the systems by their readable names, with the caveat.
-    report = (out / "report" / "report.md").read_text()
-    assert re.findall(r"^## (.*)", report, re.MULTILINE)[:2] == ["Verdict", "Generated questions"]
+    report = (out / "report" / "report.html").read_text()
+    assert re.findall(r"<h2>([^<]*)", report)[:2] == ["Verdict", "Generated questions"]
     assert any(sentence.startswith("Reason:") for sentence in result["verdict"]["sentences"])
-    names = re.findall(r"^\| (?:\*\*)?[a-g] (.*?)(?:\*\*)? \|", report, re.MULTILINE)
-    labels = [one.label for one in SYSTEMS if not one.reranked]
-    assert [name.removesuffix(" (recommended)") for name in names] == labels
-    assert [name for name in names if "recommended" in name] == [
-        f"{label_of(result['system'])} (recommended)"
-    ]
+    assert all(one.label in report for one in SYSTEMS if not one.reranked)
+    assert f"{label_of(result['system'])} (recommended)" in report
     assert "were generated from the passages" in report
     assert "original encoder → adapted encoder" in report
-    assert f"**{result['verdict']['sentences'][0]}**" in report
-    # One comparison has one p, in the verdict and in the report.
-    with (out / "report" / "differences.csv").open(newline="") as file:
-        reported = {
-            frozenset((row["from"], row["to"])): float(row["p_holm"])
-            for row in csv.DictReader(file)
-            if row["measure"] == "nDCG@10"
-        }
-    assert reported == {
-        frozenset((label_of(pair["a"]), label_of(pair["b"]))): pair["p"]
-        for pair in result["verdict"]["differences"]
-    }
+    assert result["verdict"]["sentences"][0] in report
     # The recipe is an ordinary one, and has nothing left to do.
     assert all(
         row["state"] == "done"
@@ -138,24 +122,17 @@ def test_documents_added_changed_and_deleted_are_indexed_without_training(
     assert new.read_bytes() != weights or again["encoder"] == "start"
 
 
-def test_a_cleaned_directory_answers_and_updates_as_before(
+def test_a_directory_without_its_steps_answers_and_updates_as_before(
     write_documents: Callable[..., Path],
     report: Callable[..., Any],
     small_encoder: Path,
     adapted: Any,
-    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = adapted.out
     question = "Which year was the bell of Corrie 12 repaired?"
     answers = Searcher(out).search(question, k=3)
-    planned = api.clean(out, dry_run=True)
-    assert planned["removed"] == [] and (out / "steps").is_dir()
-    removed = api.clean(out, keep_report=True)
-    assert [row["folder"] for row in removed["removed"]] == ["steps"]
-    assert "--retrain" in capsys.readouterr().out
-    assert [row["folder"] for row in api.clean(out)["removed"]] == ["report"]
-    assert api.clean(out)["removed"] == []
-    assert not [path for path in out.iterdir() if path.name.startswith(".tmp")]
+    shutil.rmtree(out / "steps")
+    shutil.rmtree(out / "report")
     assert Searcher(out).search(question, k=3) == answers
     # Nothing is trained or measured again, whether or not documents changed.
     same = adapt(adapted.documents, out, small_encoder)
@@ -163,8 +140,6 @@ def test_a_cleaned_directory_answers_and_updates_as_before(
     more = adapt(write_documents([report(number) for number in range(31)]), out, small_encoder)
     assert more["updated"] and more["encoded_now"] > 0
     assert not (out / "steps").exists()
-    with pytest.raises(QontextError, match="was not written by adapt"):
-        api.clean(index_of(out))
 
 
 def _passages(out: Path) -> list[Any]:
@@ -205,7 +180,7 @@ def test_what_is_said_from_the_plan_to_the_result(
     seconds = time.monotonic() - started
     assert done.exit_code == 0, done.stderr
     said = " ".join((done.stdout + done.stderr).split())
-    assert said.count("1 file is not read (1 .xyz)") == 1
+    assert said.count("1 file (1 .xyz) not read") == 1
     assert "1 document is left out: 1 × no text" in said and "left out 1 × no text" in said
     assert "budget 3 min: survey and speed test" in said and "Plan documents 1," in said
     assert f'Try it: qontext search {out} "a question"' in said
@@ -356,16 +331,5 @@ def test_a_strangers_directory_is_left_alone(reports: Path, small_encoder: Path,
 def test_a_folder_of_another_kind_is_said_to_be_one(
     finished: Any, reports: Path, small_encoder: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(
-        QontextError, match=r"is a folder without a run .*such as .*steps/[a-z-]+-generated\."
-    ):
-        api.evaluate(finished.out, finished.out)
-    with pytest.raises(QontextError, match="without a run"):
-        api.evaluate(reports.parent, finished.out)
     with pytest.raises(QontextError, match="contains no output of qontext"):
         api.show(reports.parent)
-    with pytest.raises(QontextError, match="was not written by adapt"):
-        api.clean(reports.parent)
-    adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
-    with pytest.raises(QontextError, match="is an unfinished directory of adapt"):
-        api.clean(tmp_path / "made")

@@ -45,7 +45,7 @@ def test_what_people_have_is_measured_as_ours_is(
     assert {pair["a"] for pair in compared} | {pair["b"] for pair in compared} == set(scores)
     (sentence,) = [sentence for sentence in verdict["sentences"] if sentence.startswith("mine has ")]
     assert f"{scores['mine']['nDCG@10']:.3f}" in sentence and "than mine" in sentence
-    assert "mine" in (tmp_path / "made" / "report" / "report.md").read_text()
+    assert "mine" in (tmp_path / "made" / "report" / "report.html").read_text()
     # Nothing is measured again.
     made = [path.stat().st_mtime_ns for path in sorted((tmp_path / "made" / "steps").glob("*/meta.json"))]
     again: Any = api.adapt(reports, encoder=small_encoder, out=tmp_path / "made", yes=True)

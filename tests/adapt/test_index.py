@@ -52,7 +52,7 @@ def test_an_index_is_added_measured_updated_and_removed_without_training(
     measured = result["searching"]
     assert measured["backend"] == "faiss-hnsw" and measured["recall"]["10"] > 0.95 and measured["seconds"] > 0
     (sentence,) = measured["sentences"]
-    assert "searched by faiss-hnsw" in sentence and sentence in (out / "report" / "report.md").read_text()
+    assert "searched by faiss-hnsw" in sentence and sentence in (out / "report" / "report.html").read_text()
     assert json.loads((out / "adapted.json").read_text())["searching"] == measured
     assert {answer.id for answer in dense(out).search(QUESTION, k=10)} >= {*exact[:5]}
     # The same command without the option keeps it; documents that changed are in it.

@@ -128,7 +128,7 @@ def test_a_moved_tree_goes_on_with_its_plan(
     before.rename(after)
     monkeypatch.chdir("/")
     result = adapt(after / "docs.jsonl", after / "made", after / "encoder", budget="2m")
-    moved = recipe.replace('"docs.jsonl"', f'"{after}/docs.jsonl"').replace('"encoder"', f'"{after}/encoder"')
+    moved = recipe.replace("docs.jsonl", f"{after}/docs.jsonl").replace('"encoder"', f'"{after}/encoder"')
     assert (after / "made" / "recipe.toml").read_text() == moved
     assert Searcher(after / "made").search("storm", k=1) and result["system"]
 

@@ -123,7 +123,7 @@ def test_the_choice_stands_in_the_result_and_is_kept_by_an_update(
     )
     assert result.summary["model"] == chosen and not (out / "starts").exists()
     (told,) = (line for line in about["verdict"]["sentences"] if line.startswith("Initial encoders by"))
-    assert told in (out / "report" / "report.md").read_text()
+    assert told in (out / "report" / "report.html").read_text()
     documents[0]["text"] = "Room 0 is dark."
     updated = api.adapt(write_documents(documents), out=out).summary
     assert updated["updated"] and updated["encoded_now"] == 1 and updated["model"] == chosen

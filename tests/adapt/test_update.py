@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -180,9 +178,8 @@ def test_documents_of_another_kind_are_another_directory(
 def test_one_adapt_at_a_time_writes_a_directory(adapted: Any, small_encoder: Path, changed: Path) -> None:
     earlier = content(adapted.out)
     with locks.lock(adapted.out, "-adapt"):
-        for action in (lambda: adapt(changed, adapted.out, small_encoder), lambda: api.clean(adapted.out)):
-            with pytest.raises(QontextError, match="another process is writing this directory"):
-                action()
+        with pytest.raises(QontextError, match="another process is writing this directory"):
+            adapt(changed, adapted.out, small_encoder)
         assert content(adapted.out) == earlier
         assert adapt(changed, adapted.out, small_encoder, dry_run=True)["documents"]["new"] == 1
 
@@ -208,39 +205,6 @@ def test_a_directory_that_stays_empty_is_removed(tmp_path: Path, small_encoder: 
     with pytest.raises(QontextError):
         adapt(tmp_path / "docs.jsonl", tmp_path / "made", small_encoder)
     assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("about", ["", "{}", '{"system": "bm25", "weights": [1, 0], "read_tokens": 64}'])
-def test_clean_removes_nothing_of_others(tmp_path: Path, about: str) -> None:
-    for name in ("steps", "report"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "thesis.txt").write_text("mine")
-    (tmp_path / "adapted.json").write_text(about)
-    with pytest.raises(QontextError):
-        api.clean(tmp_path)
-    assert (tmp_path / "steps" / "thesis.txt").exists() and (tmp_path / "report" / "thesis.txt").exists()
-
-
-@pytest.mark.parametrize("about", ["", "{}"])
-def test_clean_reads_the_file_that_says_whose_folder_it_is(tmp_path: Path, about: str) -> None:
-    (tmp_path / "steps").mkdir()
-    (tmp_path / "adapted.json").write_text(about)
-    with pytest.raises(QontextError, match=r"adapted\.json"):
-        api.clean(tmp_path)
-    assert (tmp_path / "steps").exists()
-
-
-def test_clean_leaves_what_someone_put_beside_the_results(adapted: Any) -> None:
-    (adapted.out / "steps" / "notes.txt").write_text("mine")
-    with pytest.raises(QontextError, match=r"notes.txt: was not written by adapt"):
-        api.clean(adapted.out)
-    assert (adapted.out / "steps" / "pretrain").exists()
-
-
-def test_a_clock_that_was_set_back_makes_no_negative_age(adapted: Any) -> None:
-    future = time.time() + 1_000_000
-    os.utime(adapted.out / "adapted.json", (future, future))
-    assert api.show(adapted.out)["age_seconds"] == 0
 
 
 def plan_of(documents: Path, root: Path, **settings: Any) -> Planned:

@@ -29,5 +29,5 @@ def test_the_command_at_the_head_of_a_recipe_is_ready_to_run(
     """Its recipe and inputs exist, and its settings are valid: a dry run refuses anything else."""
     folder = workspace.copy(tmp_path / "workspace")
     for example in in_recipes()[recipe]:
-        assert example.argv[:2] in (["run", recipe], ["sweep", recipe])
+        assert example.argv[:2] == ["run", recipe]
         assert "will run" in workspace.run(Example(f"{example.text} --dry-run"), folder)

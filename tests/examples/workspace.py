@@ -36,7 +36,6 @@ SMALLER = {
     "adapt": "--encoder encoder --budget 1m --yes",
     "run recipe.toml .*pretrain": "--set pretrain.steps=2",
     "run (?!recipe.toml)": "--dry-run",
-    "sweep": "--dry-run",
     "serve": "--precision fp32 --device cpu --port 0",
     "annotate": "--port 0",
 }

@@ -24,10 +24,9 @@ from qontext.frame import trust
 @pytest.mark.parametrize("name", RECIPES)
 def test_a_recipe_runs_no_code(clone: Path, command: Callable[..., tuple[int, str]], name: str) -> None:
     more = ["--small"] if name == "small" else []
-    verb, grid = ("sweep", []) if name == "arm" else ("run", [])
-    lines = [[verb, f"{name}.toml", *grid, *more, *dry] for dry in ([], ["--dry-run"])]
+    lines = [["run", f"{name}.toml", *more, *dry] for dry in ([], ["--dry-run"])]
     if name != "arm":
-        lines.append(["sweep", f"{name}.toml", "--grid", "generate.seed=1,2", "--dry-run", *more])
+        lines.append(["run", f"{name}.toml", "--grid", "generate.seed=1,2", "--dry-run", *more])
     for words in lines:
         code, said = command(*words)
         assert code == 2 and len(said.splitlines()) == 1, said

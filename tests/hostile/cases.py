@@ -37,7 +37,6 @@ INSIDE_SET = {"corpus.jsonl": JSON_LINES, "queries.jsonl": JSON_LINES, "qrels/tr
 EXPECTED: dict[str, str] = {
     # A folder for the outputs of several stages may hold other things, too.
     "run/out/foreign": EITHER,
-    "sweep/out/foreign": EITHER,
     # Only the description is read, unless --verify is given.
     "show/directory/part-*": EITHER,
     "show/directory/column-*": EITHER,

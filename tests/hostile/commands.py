@@ -143,7 +143,6 @@ COMMANDS: dict[str, Settings] = {
     "evaluate": MADE["scores-of-ranks"][1],
     "evaluate:file": {"run": "@ranks.trec", "qrels": "@set/qrels/test.tsv", "measures": "nDCG@10"},
     "compare": {"runs": ["@ranks.trec", "@run"], "qrels": "@set", "data": "@set", "permutations": 100},
-    "sweep": {"recipe": "@recipe.toml", "grid": ["search.k1=0.5,0.9"], "out": "OUT"},
     "report": {"runs": ["@scores", "@scores-of-ranks"], "data": "@set"},
     "adapt": ADAPT,
     "adapt:labels": {**ADAPT, "labels": "@set"},
@@ -161,7 +160,6 @@ COMMANDS: dict[str, Settings] = {
     },
     "show": {"directory": "@passages"},
     "show:verify": {"directory": "@passages", "verify": True},
-    "clean": {"directory": "@adapted", "dry_run": True},
 }  # fmt: skip
 """Verb, or verb:variant → settings. `OUT` is the directory to write, for commands that take it as a setting."""
 

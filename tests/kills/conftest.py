@@ -75,7 +75,6 @@ COMMANDS = {
     "evaluate": "evaluate rerank labeled --split dev",
     "report": "report evaluate --data labeled",
     "run": "run recipe.toml",
-    "sweep": "sweep recipe.toml --grid search.b=0,1",
     "adapt": "adapt docs.jsonl --encoder pretrain --budget 10m",
     "adapt-asked": "adapt docs.jsonl --encoder pretrain --encoder pretrain-share --questions asked.txt "
     f'--reranker train-reranker --also "mine={sys.executable} system.py d3 d5" --budget 10m',
@@ -204,7 +203,7 @@ class World:
         return time.monotonic() - running.since
 
     def needs(self, name: str) -> list[str]:
-        words = {*COMMANDS[name].split()[1:], *(["train-tokenizer"] if name in ("run", "sweep") else [])}
+        words = {*COMMANDS[name].split()[1:], *(["train-tokenizer"] if name == "run" else [])}
         return [other for other in COMMANDS if other in words]
 
 

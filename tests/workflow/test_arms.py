@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from qontext import api
-from qontext.frame.artifacts import Workdir, open_artifact
+from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
-from qontext.workflow.examples import show_examples
-from qontext.workflow.sweep import SweepConfig, axes_of, expand
+from qontext.workflow.sweep import axes_of, expand
+from qontext.workflow.tables import find_recipe, read_arms
 
 BASE = """
 [inputs]
@@ -29,7 +29,6 @@ SWEEP = """
 [recipe]
 extends = "base.toml"
 title = "BM25 by its settings"
-examples = "evaluate"
 
 [search]
 verb = "retrieve"
@@ -49,7 +48,7 @@ search.k1 = 9.0
 evaluate.relevant = 1
 
 [sweep."judged twice"]
-recipe.extends = ["base.toml", "again.toml"]
+recipe.extends = "again.toml"
 recipe.title = "ignored"
 search.b = 0.0
 search.k1 = 8.0
@@ -59,6 +58,8 @@ recipe.arms = ["no length", "judged twice"]
 search.k = 1
 """
 AGAIN = """
+[recipe]
+extends = "base.toml"
 [again]
 verb = "evaluate"
 run = "@search"
@@ -82,11 +83,9 @@ def sweep(tmp_path: Path) -> str:
     return str(tmp_path / "s.toml")
 
 
-def steps(recipe: str, **settings: object) -> list[str]:
-    config = SweepConfig.make({"recipe": recipe, **settings}, where="sweep")
-    return [
-        step.name for step in expand(recipe, config.set, axes_of(config), small=config.small).recipe.steps
-    ]
+def steps(recipe: str, grid: tuple[str, ...] = (), *, small: bool = False) -> list[str]:
+    axes = axes_of(read_arms(find_recipe(recipe), small=small), grid)
+    return [step.name for step in expand(recipe, (), axes, small=small).recipe.steps]
 
 
 def test_arms_share_what_is_the_same(sweep: str) -> None:
@@ -110,7 +109,7 @@ def test_arms_and_a_grid(sweep: str) -> None:
 
 def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    result = api.sweep(sweep, out=out)
+    result = api.run(sweep, out=out)
     rows = {row["settings"]["arm"]: row["measures"] for row in result["combinations"]}
     assert list(rows) == ["no length, saturated", "no length", "the same", "judged twice"]
     # Saturated, "cat" counts once: b wins. With k1 = 9, six cats outweigh "sat".
@@ -123,30 +122,24 @@ def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path)
     first, _, second = (out / "sweep.md").read_text().partition("**Sweep, again**")
     assert "| arm | MRR@10 | n | difference | p |" in first and first.count("| 2 |") == 4
     assert "| arm | MRR@10 | nDCG@10 |" in second and second.count("| judged twice |") == 1
-    (example,) = result["examples"]
-    assert example["text"] == "cat sat"
-    shown = [(first["system"], first["passage"], first["right"]) for first in example["first"]]
-    assert shown[:2] == [("no length, saturated", "b", False), ("no length", "a", True)] and len(shown) == 4
-    written = (out / "examples.md").read_text()
-    assert written.index("no length, saturated | cat sat mat") < written.index("no length | cat cat cat")
 
 
 def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
-    api.sweep(sweep, out=tmp_path / "out", set=("again.relevant=1", "search.k=1"), small=True)
+    api.run(sweep, out=tmp_path / "out", set=("again.relevant=1", "search.k=1"), small=True)
     assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
     with pytest.raises(QontextError, match=r"unknown step of s\.toml 'agian'. .*Did you mean 'again'"):
-        api.sweep(sweep, out=tmp_path / "out", set=("agian.relevant=2",))
+        api.run(sweep, out=tmp_path / "out", set=("agian.relevant=2",))
 
 
 def test_a_change_of_an_input_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
     again = tmp_path / "again.toml"
-    again.write_text(f"[inputs]\ngrade = 2\n{again.read_text()}relevant = '$grade'\n")
-    api.sweep(sweep, out=tmp_path / "out", set=("inputs.grade=1",), small=True)
+    again.write_text(f"{again.read_text()}relevant = '$grade'\n[inputs]\ngrade = 2\n")
+    api.run(sweep, out=tmp_path / "out", set=("inputs.grade=1",), small=True)
     assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
     with pytest.raises(QontextError, match=r"unknown input of s\.toml 'inputs\.graed'.*'inputs\.grade'"):
-        api.sweep(sweep, out=tmp_path / "out", set=("inputs.graed=1",), small=True)
+        api.run(sweep, out=tmp_path / "out", set=("inputs.graed=1",), small=True)
     own = ("inputs.own=1", "again.relevant=$own")
-    api.sweep(sweep, out=tmp_path / "own", set=own, small=True)
+    api.run(sweep, out=tmp_path / "own", set=own, small=True)
     assert open_artifact(tmp_path / "own" / "again").config["relevant"] == 1
 
 
@@ -163,7 +156,6 @@ def test_a_change_of_an_input_that_some_arms_lack(sweep: str, tmp_path: Path) ->
         ('recipe.title = "ignored"', 'recipe.titel = "x"', "unknown key of .recipe. in s.toml 'titel'"),
         ("search.k1 = 0.0", "x = 1", "'x' must be a table"),
         ('"no length, saturated"', '"no, length"', "two variants of the step 'search' have the same name"),
-        ('examples = "evaluate"', 'examples = "score"', "unknown step with examples 'score'"),
     ],
 )
 def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new: str, message: str) -> None:
@@ -171,40 +163,15 @@ def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new:
     assert old in text
     Path(sweep).write_text(text.replace(old, new, 1))
     with pytest.raises(QontextError, match=message):
-        api.sweep(sweep, out=tmp_path / "out", small="arms" in old)
-
-
-def test_a_single_arm_has_no_examples(tmp_path: Path) -> None:
-    assert (
-        show_examples("evaluate", {("arm=a",): {"evaluate": "evaluate"}}, tmp_path, Workdir(tmp_path)) == []
-    )
-
-
-def test_a_sweep_is_no_recipe_and_a_recipe_no_sweep(sweep: str, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"is a sweep.*Run: qontext sweep"):
-        api.run(sweep, out=str(tmp_path / "out"))
-    with pytest.raises(QontextError, match="nothing to vary"):
-        api.sweep(tmp_path / "base.toml", out=tmp_path / "out")
+        api.run(sweep, out=tmp_path / "out", small="arms" in old)
 
 
 def test_a_sweep_is_shown(sweep: str) -> None:
     shown = api.recipes(sweep)
-    assert [row["arm"] for row in shown["arms"]] == [
+    assert list(shown["arms"]) == [
         "no length, saturated",
         "no length",
         "the same",
         "judged twice",
     ]
-    assert shown["needs"] == [] and "k1 = 0.0" in shown["arms"][0]["recipe"]
-
-
-def test_some_steps_of_a_recipe(tmp_path: Path, sweep: str) -> None:
-    (tmp_path / "part.toml").write_text(
-        '[recipe]\nextends = [{ recipe = "base.toml", steps = ["search"] }]\n[search]\nb = 0.5\n'
-    )
-    planned = api.run(tmp_path / "part.toml", out=str(tmp_path / "out"), dry_run=True)
-    assert [row["step"] for row in planned["steps"]] == ["search"]
-    text = (tmp_path / "part.toml").read_text()
-    (tmp_path / "part.toml").write_text(text.replace('["search"]', '["serch"]'))
-    with pytest.raises(QontextError, match=r"unknown step to take into part\.toml 'serch'"):
-        api.run(tmp_path / "part.toml", out=str(tmp_path / "out"), dry_run=True)
+    assert shown["needs"] == [] and "k1 = 0.0" in shown["recipe"]

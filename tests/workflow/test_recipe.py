@@ -189,11 +189,6 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         ("[split]\nsourc = 'x'\n", r"unknown setting of \[split\] in r.toml 'sourc'"),
         ("[split]\nsource = '$x'\n", "unknown input of r.toml 'x'"),
         ("[inputs]\nx = ''\n[split]\nsource = '$x'\n", "needs a value for 'x'. Add: --set inputs.x="),
-        (
-            "[inputs]\ndata = ''\n[split]\nsource = '$data'\n",
-            "'data' .a labeled set in BEIR's layout",
-        ),
-        ("[tokens]\ntexts = '@split'\ntokenizer = 'x'\n[split]\nsource = 'x'\n", "unknown earlier step"),
         ("[split]\nsource = 3\n", r"split \(step 'split'\): source = 3"),
         (
             "[split]\nsource = 'nowhere.jsonl'\n",
@@ -201,8 +196,6 @@ def test_an_interrupted_step_resumes(run: Run, tmp_path: Path) -> None:
         ),
         ("[split]\nsource = ['a', 'b']\n", r"split \(step 'split'\): source"),
         ("recipe = 3\n[split]\nsource = 'x'\n", "must be a table"),
-        pytest.param(f"[split]\nkeep = {'[' * 5_000}\n", "not a valid recipe: nested", id="deep"),
-        pytest.param(f"[split]\nseed = {'9' * 5_000}\n", "not a valid recipe: .*digits", id="digits"),
     ],
 )
 def test_a_recipe_that_cannot_be_run_is_a_sentence(tmp_path: Path, text: str, message: str) -> None:
@@ -254,39 +247,6 @@ def test_every_missing_input_is_named_at_once(tmp_path: Path) -> None:
         api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
 
 
-@pytest.mark.parametrize(
-    ("name", "small", "message"),
-    [
-        (
-            "from-scratch",
-            True,
-            "^from-scratch: the small profile of the recipe needs a value for 'data' .a labeled set in BEIR",
-        ),
-        (
-            "dpr-finetune",
-            False,
-            "'passages' .DPR's psgs_w100.tsv., 'train' .DPR's biencoder-nq-train.json or",
-        ),
-        (
-            "bert-msmarco",
-            False,
-            "'data' .MS MARCO passages in BEIR's layout.*'negatives' .MS MARCO's qidpidtriples",
-        ),
-    ],
-)
-def test_missing_inputs_are_explained(name: str, small: bool, message: str) -> None:
-    with pytest.raises(QontextError, match=message) as error:
-        api.run(name, small=small, dry_run=True)
-    assert "site-packages" not in str(error.value) and "/src/" not in str(error.value)
-
-
-def test_the_missing_inputs_of_a_sweep_are_explained() -> None:
-    with pytest.raises(
-        QontextError, match=r"^cot-mae-table-5: .*'data' .MS MARCO passages in .*'topics_2019' .the quer"
-    ):
-        api.sweep("cot-mae-table-5", dry_run=True)
-
-
 @pytest.mark.parametrize("nothing", ["", "null"])
 def test_a_setting_can_be_taken_back_to_its_default(tmp_path: Path, nothing: str) -> None:
     (tmp_path / "r.toml").write_text(
@@ -305,7 +265,7 @@ def test_a_setting_can_be_taken_back_to_its_default(tmp_path: Path, nothing: str
         ("split.max_tokenz=3", "Did you mean 'max_tokens'"),
         ("max_tokens=3", "stage.field=value"),
         ("inputs.sice=3", r"unknown input of recipe.toml 'inputs.sice'.*Did you mean 'inputs.size'"),
-        ("recipe.without=short", "unknown step of recipe.toml 'recipe.without'"),
+        ("recipe.without=short", "unknown step of recipe.toml 'recipe'"),
         ("split.max_tokens=many", r"split \(step 'split'\): max_tokens = 'many'"),
     ],
 )
@@ -314,13 +274,8 @@ def test_a_change_that_does_not_fit(run: Run, change: str, message: str) -> None
         run(change)
 
 
-def test_the_name_of_a_recipe_that_there_is_not() -> None:
-    with pytest.raises(QontextError, match="unknown recipe 'no-such-recipe'"):
-        api.run("no-such-recipe")
-
-
 def test_every_shipped_recipe_can_be_read() -> None:
-    listed = api.recipes()["recipes"]
+    listed = [row for row in api.recipes()["recipes"] if not row["arms"]]
     assert [row["name"] for row in listed] == sorted(p.stem for p in tables.SHIPPED.glob("*.toml"))
     for row in listed:
         inputs = [name for name in row["needs"].split(", ") if name]
@@ -343,16 +298,6 @@ def test_a_recipe_writes_into_no_steps_own_directory(run: Run, tmp_path: Path) -
     with pytest.raises(QontextError, match="holds the output of a single stage"):
         api.run(tmp_path / "recipe.toml", out=split, set=(f"inputs.corpus={tmp_path / 'docs.jsonl'}",))
     assert sorted(split.iterdir()) == before
-
-
-def test_places_where_a_recipe_cannot_write(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text("[split]\nsource = 2020-01-01\n")
-    (tmp_path / "folder" / "recipe.toml").mkdir(parents=True)
-    for out, message in (("r.toml", "a file is in the way"), ("folder", "is a directory")):
-        with pytest.raises(QontextError, match=message):
-            api.run(tmp_path / "r.toml", out=str(tmp_path / out))
-    with pytest.raises(QontextError, match="source"):
-        api.run(tmp_path / "r.toml", out=str(tmp_path / "out"))
 
 
 @pytest.mark.parametrize("path", sorted(tables.SHIPPED.glob("*.toml")), ids=lambda path: path.stem)

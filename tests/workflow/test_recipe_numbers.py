@@ -9,20 +9,11 @@ from typing import Any
 
 import pytest
 
-from qontext import api
 from qontext.evaluation.benchmarks import named
 from qontext.pretrain.config import PretrainConfig
 from qontext.workflow import recipe
-from qontext.workflow.listing import estimated_hours
-from qontext.workflow.scores import published_rows
-from qontext.workflow.tables import (
-    find_recipe,
-    missing_inputs,
-    read_arms,
-    read_tables,
-    shipped,
-    shipped_sweeps,
-)
+from qontext.workflow.run import published_rows
+from qontext.workflow.tables import find_recipe, missing_inputs, read_arms, read_tables, shipped
 
 
 def inputs_of(name: str, arm: str | None = None) -> tuple[str, ...]:
@@ -328,7 +319,7 @@ def test_what_is_published_has_a_row_in_the_guide() -> None:
     guide = (Path(__file__).parents[2] / "docs" / "guides" / "reproduce.md").read_text(encoding="utf-8")
     rows = [line for line in guide.splitlines() if line.startswith("|")]
     named = {command.split()[-1] for row in rows for command in re.findall(r"`([^`]+)`", row.split("|")[2])}
-    arms = [(file.stem, arm) for file in shipped_sweeps() for arm in read_arms(file)]
+    arms = [(file.stem, arm) for file in shipped("sweeps") for arm in read_arms(file)]
     published = {
         name
         for name, arm in [*((path.stem, None) for path in shipped()), *arms]
@@ -426,45 +417,5 @@ def test_negatives_of_the_official_triples(name: str) -> None:
         assert configs["groups-2"].also == ("given",)
 
 
-def test_estimated_hours_by_hand() -> None:
-    """Per token 2 · 84,934,656 + 5,308,416 FLOPs, at 395.6 TFLOP/s."""
-    hours = estimated_hours(recipe.describe_recipe("qac-cot-mae-msmarco"))
-    per_token = 175_177_728
-    assert hours["pretrain"] == round(3 * 50_000 * 16_384 * 144 * per_token / 395.6e12 / 3600, 1) == 43.5
-    assert hours["generate"] == round(32e6 * (144 + 5 * 16 * 4 / 3) * per_token / 395.6e12 / 3600, 1)
-    both = estimated_hours(recipe.describe_recipe("cot-mae-50k-msmarco"))
-    assert both["pretrain"] == pytest.approx(2 * hours["pretrain"], abs=0.1)
-    tokens = {length: 169_869_312 + 4 * 12 * 768 * length for length in (32, 144)}
-    assert tokens[144] == per_token
-    of_a_question = 32 * tokens[32] + 16 * 144 * per_token
-    assert hours["retriever-1"] == round(3 * 3 * 500_000 * of_a_question / 395.6e12 / 3600, 1) == 1.3
-    assert hours["vectors-1"] == round(8.8e6 * 144 * per_token / 395.6e12 / 3600, 1) == 0.2
-
-
 LABELED_BY_A_MODEL = {"rocketqa-msmarco": {"pre-retriever-3"}, "nprinc-msmarco": {"retriever-1"}}
 """Recipe → its trainings on queries without judgments."""
-
-
-def test_every_recipe_of_a_paper_that_trains_has_estimated_hours() -> None:
-    """Of BERT-large, three and a half times those of BERT-base; of queries that a model labeled or wrote, none."""
-    for path in shipped():
-        described = recipe.describe_recipe(path.stem)
-        trains = {step.name for step in described.steps if step.stage.verb in ("finetune", "train-reranker")}
-        if described.published and trains:
-            unknown = LABELED_BY_A_MODEL.get(path.stem, set())
-            assert trains - estimated_hours(described).keys() == unknown, path.stem
-    assert api.recipes("ance-msmarco")["estimated_h100_hours"]["retriever-3"] == 0.4, (
-        "shown, although no cost is"
-    )
-    base = recipe.describe_recipe("me-bert-msmarco", ("inputs.encoder=bert-base-uncased",))
-    large = recipe.describe_recipe("me-bert-msmarco")
-    ratio = estimated_hours(large)["retriever-1"] / estimated_hours(base)["retriever-1"]
-    assert ratio == pytest.approx(3.5, abs=0.1)
-
-
-def test_no_hours_are_estimated_of_recipes_of_others(tmp_path: Path) -> None:
-    """Their data have other sizes, and their settings may be anything."""
-    steps = '[generate]\npassages = "p"\ngenerator = "t5"\n[finetune]\nencoder = "$a"\n'
-    inputs = '[inputs]\na = "$b"\nb = "$a"\n'
-    (tmp_path / "r.toml").write_text('[recipe]\ncost = "some"\n' + inputs + steps)
-    assert api.recipes(str(tmp_path / "r.toml"))["estimated_h100_hours"] == {}

@@ -9,11 +9,11 @@ import pytest
 from qontext import api
 from qontext.evaluation.benchmarks import named
 from qontext.workflow.recipe import Recipe, describe_recipe
-from qontext.workflow.scores import published_rows
-from qontext.workflow.sweep import SweepConfig, axes_of, expand
-from qontext.workflow.tables import find_recipe, missing_inputs, read_arms, read_tables, shipped_sweeps
+from qontext.workflow.run import published_rows
+from qontext.workflow.sweep import axes_of, expand
+from qontext.workflow.tables import find_recipe, missing_inputs, read_arms, read_tables, shipped
 
-SWEEPS = [path.stem for path in shipped_sweeps()]
+SWEEPS = [path.stem for path in shipped("sweeps")]
 
 
 def arms_of(name: str) -> dict[str, Recipe]:
@@ -114,7 +114,7 @@ def test_coCondenser_s_tables() -> None:
 
 def test_the_curves_of_figure_2_share_their_pretrainings() -> None:
     inputs = tuple(f"inputs.{name}=given" for name in ("data", "topics_2019", "topics_2020"))
-    sweep = expand("cot-mae-figure-2", inputs, axes_of(SweepConfig(recipe="cot-mae-figure-2")))
+    sweep = expand("cot-mae-figure-2", inputs, axes_of([*arms_of("cot-mae-figure-2")], ()))
     trained = [step for step in sweep.recipe.steps if step.stage.verb == "pretrain"]
     assert len(sweep.labels) == 16
     assert [step.settings["decoder_init"] for step in trained] == ["random", "0,1", "5,11", "10,11"]
@@ -125,7 +125,7 @@ def test_the_curves_of_figure_2_share_their_pretrainings() -> None:
 
 
 def test_the_list_has_the_sweeps() -> None:
-    rows = {row["name"]: row for row in api.recipes()["sweeps"]}
+    rows = {row["name"]: row for row in api.recipes()["recipes"] if row["arms"]}
     assert list(rows) == SWEEPS
     assert (rows["cot-mae-table-3"]["arms"], rows["cot-mae-figure-2"]["arms"]) == (10, 16)
     assert "condenser" in rows["qac-table-1"]["needs"] and "condenser" not in rows["cot-mae-table-3"]["needs"]

@@ -30,7 +30,7 @@ def test_it_tells_what_made_it_from_what_and_how(
 
 def test_verify(artifact: Artifact, capsys: pytest.CaptureFixture[str]) -> None:
     api.show(artifact, verify=True)
-    assert "no file has changed since it was written" in capsys.readouterr().out
+    assert "no file has changed since it was written" in capsys.readouterr().err
     artifact.parts()[0].write_bytes(b"else")
     with pytest.raises(QontextError, match=r"changed since it was written: part-00000.parquet"):
         api.show(artifact, verify=True)

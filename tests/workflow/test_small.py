@@ -15,10 +15,10 @@ from qontext.data.collection import load_collection, read_passages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.workflow.recipe import read_recipe
-from qontext.workflow.tables import find_recipe, read_arms, read_tables, shipped, shipped_sweeps
+from qontext.workflow.tables import find_recipe, read_arms, read_tables, shipped
 
 RECIPES = [path.stem for path in shipped()]
-SWEEPS = [path.stem for path in shipped_sweeps()]
+SWEEPS = [path.stem for path in shipped("sweeps")]
 TINY = {
     "pretrain": {"steps": 2, "batch_size": 4},
     "finetune": {"steps": 2, "batch_size": 4, "passage_length": 32},
@@ -78,7 +78,7 @@ def test_a_recipe_runs_whole_and_ends_with_scores(name: str, data: Path, out: Pa
 def test_a_sweep_runs_whole_and_ends_with_a_table(name: str, data: Path, out: Path) -> None:
     arms = read_arms(find_recipe(name), small=True)
     settings = [set(tiny(name, data, arm)) for arm in arms]
-    result = api.sweep(name, small=True, set=tuple(sorted(set.union(*settings))), out=str(out))
+    result = api.run(name, small=True, set=tuple(sorted(set.union(*settings))), out=str(out))
     assert [row["settings"] for row in result["combinations"]] == [{"arm": arm} for arm in arms]
     measured = [{key for key in row["measures"] if "MRR@10" in key} for row in result["combinations"]]
     assert len(arms) > 1 and all(measured), "every arm is measured"

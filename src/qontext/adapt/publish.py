@@ -155,7 +155,7 @@ def recipe_of(
 
 
 def new_share(root: Path, passages: Path) -> float | None:
-    """The share of passages whose text is new since training; None after `clean`."""
+    """The share of passages whose text is new since training; None without its steps."""
     if not (root / STEPS / "split").is_dir():
         return None
     import numpy as np

@@ -92,7 +92,7 @@ def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Re
     """The recipe that measures an initial encoder on these questions, without tuned weights."""
     data = as_path(str(measured))
     plain = replace(request, splits=(), also={}, questions=None)
-    encoding = (step.renamed({MEASURED: data}) for step in _encoding(plain, plan, "start", request.encoder))
+    encoding = _encoding(plain, plan, "start", request.encoder, data)
     steps = (*encoding, *searches(plain, plan, split, data))
     return Recipe(f"Measure {request.encoder}", steps)
 
@@ -128,7 +128,6 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
     yield Step.of(
         "generate",
         {"passages": "@split", **request.generate, "like": request.questions},
-        comment="pseudo-queries generated from the passages",
     )
     asked = yield from _asking(request, plan)
     held_out = {
@@ -146,7 +145,7 @@ def _preparing(request: Request, plan: Plan) -> Iterator[Step]:
         "least_labels": plan.finetune_batch if request.labeled and plan.finetune_steps else None,
         "seed": request.pretrain["seed"],
     }
-    yield Step.of("holdout", held_out, comment="hold out the queries of some documents for evaluation")
+    yield Step.of("holdout", held_out)
 
 
 def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
@@ -160,9 +159,7 @@ def _asking(request: Request, plan: Plan) -> Generator[Step, None, str | None]:
         "k": RERANKED,
     }
     words = {"bm25": True, **request.words, "passages": "@split"}
-    yield Step.of(
-        "asked-bm25", {**words, **questions}, verb="retrieve", comment="real questions without labels"
-    )
+    yield Step.of("asked-bm25", {**words, **questions}, verb="retrieve")
     if plan.pool < plan.passages:  # the vectors of all passages are more than is planned
         return "@asked-bm25"
     yield Step.of("asked-vectors", _reading(request, plan, "@split", request.encoder), verb="encode")
@@ -195,7 +192,6 @@ def _pretraining(request: Request, plan: Plan) -> Iterator[Step]:
         yield Step.of(
             "filter",
             {"queries": "@holdout/queries", "passages": "@split"},
-            comment="drop queries that do not retrieve their passage with BM25",
         )
     sized = {"batch_size": plan.batch, "steps": plan.steps, **plan.limits.get("pretrain", {})}
     if _is_mixed(request, plan):
@@ -289,9 +285,11 @@ def searches(
         yield Step.of(f"score-{system}-{suffix}", scoring, verb="evaluate")
 
 
-def _encoding(request: Request, plan: Plan, system: str, encoder: str) -> Iterator[Step]:
+def _encoding(
+    request: Request, plan: Plan, system: str, encoder: str, texts: str = MEASURED
+) -> Iterator[Step]:
     """Vectors of the passages, and bits of their tokens, for evaluation."""
-    reading = _reading(request, plan, MEASURED, encoder)
+    reading = _reading(request, plan, texts, encoder)
     is_known = system == "start" and request.questions is not None and plan.pool >= plan.passages
     reuse = {"reuse": "@asked-vectors"} if is_known else {}
     yield Step.of(f"{system}-vectors", {**reading, **reuse}, verb="encode")

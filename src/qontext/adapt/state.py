@@ -35,7 +35,6 @@ from qontext.frame.files import read_json
 from qontext.frame.inputs import Entry, digest_of, places
 from qontext.models.reference import default_encoder
 from qontext.retrieve.directory import ADAPTED, PLAN, index_of, is_adapted
-from qontext.workflow.recipe import read_recipe
 
 RECIPE = "recipe.toml"
 STEPS = "steps"
@@ -207,12 +206,7 @@ def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None
     if "encoder" in pretrain:
         pretrain["encoder"] = names.get(pretrain["encoder"], pretrain["encoder"])
     after = replace(before, claim=claim, request=Request(**request))
-    recipe = read_recipe(str(work.path / RECIPE))
-    new = training_recipe(after.request, after.plan)
-    comments = {step.name: step.comment for step in new.steps}
-    steps = (replace(s.renamed(names), comment=comments.get(s.name, "")) for s in recipe.steps)
-    work.write_text(RECIPE, replace(recipe, steps=tuple(steps), comment=new.comment).dump())
-    after.write(work)
+    after.write_new(work)
     return after
 
 

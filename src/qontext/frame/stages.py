@@ -1,5 +1,5 @@
 """The verbs: one table, from which the command line, recipes and Python calls are generated. A verb is one of
-five types:
+four types:
 
 - A `Stage` writes one directory: ``run(config, work) -> summary``. The directory is finished or can be
   resumed, its `meta.json` describes it, and repeating the command does nothing. Only a stage can be a step
@@ -7,7 +7,6 @@ five types:
 - A `Report` reads and returns its result. It writes nothing.
 - A `Pipeline` runs stages, each in its own directory below the setting `out`. Finished stages are skipped.
 - A `Server` answers requests until it is stopped.
-- A `Cleaner` removes the files that its result lists.
 
 The table contains each verb's module and help line, so that listing the verbs does not import them.
 """
@@ -67,7 +66,7 @@ class Stage(Generic[C]):
 
 @dataclass(frozen=True)
 class Command(Generic[C]):
-    """A verb that is not a stage: a `Report`, a `Pipeline`, a `Server` or a `Cleaner`."""
+    """A verb that is not a stage: a `Report`, a `Pipeline` or a `Server`."""
 
     verb: str
     config: type[C]
@@ -96,11 +95,6 @@ class Server(Command[C]):
     """A verb that answers requests until it is stopped. User input is stored below its setting `out`, if it has one."""
 
 
-@dataclass(frozen=True)
-class Cleaner(Command[C]):
-    """A verb that removes the files that its result lists. With `dry_run` it removes nothing."""
-
-
 VERBS: Mapping[str, Verb] = {
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
     "docset": Verb("qontext.corpus.docset", "Documents", "Build a labeled set from the documentation on this machine."),
@@ -127,18 +121,16 @@ VERBS: Mapping[str, Verb] = {
     "compare": Verb(
         "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True
     ),
-    "sweep": Verb("qontext.workflow.sweep", "Evaluation", "Run a recipe over settings, or a shipped sweep."),
     "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),
     "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Build and evaluate a retriever for your documents."),
     "search": Verb("qontext.retrieve.ask.answers", "Whole pipelines", "Answer questions from documents or an index."),
     "refresh": Verb("qontext.adapt.refresh", "Whole pipelines", "Index changed documents; add and remove sources."),
-    "run": Verb("qontext.workflow.run", "Whole pipelines", "Run a recipe: all stages that are not finished."),
+    "run": Verb("qontext.workflow.run", "Whole pipelines", "Run a recipe, or a sweep: all stages that are not finished."),
     "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes and sweeps, or show one."),
     "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
     "serve": Verb("qontext.serve.verb", "Serving", "Serve search: a page, an HTTP API, and MCP for agents."),
     "annotate": Verb("qontext.serve.judge", "Serving", "Collect human judgments of text pairs in a browser."),
     "show": Verb("qontext.workflow.show", "Whole pipelines", "Describe a directory: command, inputs, settings."),
-    "clean": Verb("qontext.workflow.clean", "Whole pipelines", "Remove files not needed for search or updates."),
 }  # fmt: skip
 
 

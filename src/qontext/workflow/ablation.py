@@ -4,41 +4,37 @@ significance; and the nb-recall of the arms by depth, how much of the next stage
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from qontext.evaluation.comparison import Difference, SystemScores, difference, format_p, holm, with_spread
 from qontext.evaluation.evaluate import Curves, per_query
 from qontext.evaluation.measures import Floats
-from qontext.evaluation.tables import Cell, Row, Table, to_csv
+from qontext.evaluation.tables import Cell, Row, Table, to_markdown
 from qontext.frame import log
-from qontext.frame.artifacts import Artifact, Workdir, is_artifact, open_artifact
+from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
 from qontext.frame.files import read_json
-from qontext.workflow.scores import aligned
+from qontext.workflow.sweep import Combination
 
-Combination = tuple[str, ...]
-"""One value per grid setting, as written: ("pretrain.steps=2000", "finetune.lr=1e-5")."""
+DEPTHS = (50, 100, 200, 500, 1000)
+"""The depths of the table of nb-recall; curves.json of the evaluations have all."""
 
 
 @dataclass(frozen=True, eq=False)
 class ArmScores:
-    """The scores of a combination: measure → [Q] a value per query, and the queries of each."""
+    """The scores of a combination by one evaluation: measure → [Q] a value per query."""
 
     values: Mapping[str, Floats]
-    queries: Mapping[str, Sequence[str]]
-    main: Sequence[str]  # the first measure of every evaluation
-
-    @property
-    def means(self) -> dict[str, float]:
-        return {measure: float(values.mean()) for measure, values in self.values.items()}
+    queries: Sequence[str]
 
 
 @dataclass(frozen=True)
 class ArmDifference:
-    """The difference of an arm from the first one on a measure; `p` is Holm-corrected over all of them."""
+    """The difference of an arm from the first one on the main measure of an evaluation; `p` is Holm-corrected over all."""
 
     arm: Combination
+    evaluation: str
     measure: str
     queries: int
     difference: Difference
@@ -47,8 +43,8 @@ class ArmDifference:
     def as_json(self) -> dict[str, Any]:
         d = self.difference
         return {
-            "settings": dict(part.split("=", 1) for part in self.arm),
-            "measure": self.measure,
+            "settings": _settings(self.arm),
+            "measure": _prefixed(self.evaluation, self.measure),
             "queries": self.queries,
             "difference": d.mean,
             "low": d.low,
@@ -57,64 +53,80 @@ class ArmDifference:
         }
 
 
+Arms = dict[Combination, list[ArmScores]]
+"""Combination without its seeds → the scores of every seed."""
+
+
+def show_results(
+    axes: Sequence[str], labels: Mapping[Combination, Mapping[str, str]], root: Path, work: Workdir
+) -> dict[str, Any]:
+    """Write and show the tables of a sweep, whose axes have these names."""
+    evaluations = read_scores(labels, root)
+    by_arm = {name: arms_of(cells) for name, cells in evaluations.items()}
+    comparisons = compare_arms(by_arm)
+    tables = [ablation_table(axes, name, arms, comparisons) for name, arms in by_arm.items()]
+    work.write_text("sweep.md", "\n".join(map(to_markdown, tables)))
+    for table in tables:
+        rows = [[cell.text + " *" * cell.is_best for cell in row.cells] for row in table.rows]
+        log.show_rows(table.caption, [dict(zip(table.columns, row)) for row in rows])
+        for note in table.notes:
+            log.note(note.replace("Bold:", "*:"))
+    measures: dict[Combination, dict[str, float]] = {c: {} for c in labels}
+    for name, cells in evaluations.items():
+        for c, scores in cells.items():
+            measures[c] |= {_prefixed(name, m): float(v.mean()) for m, v in scores.values.items()}
+    return {
+        "combinations": [{"settings": _settings(c), "measures": means} for c, means in measures.items()],
+        "comparisons": [row.as_json() for row in comparisons],
+        "neighborhood_recall": show_neighborhood_recall(labels, root),
+    }
+
+
+def _settings(combination: Combination) -> dict[str, str]:
+    return dict(part.split("=", 1) for part in combination)
+
+
+def _prefixed(evaluation: str, measure: str) -> str:
+    return f"{evaluation}: {measure}" if evaluation else measure
+
+
 def read_scores(
     labels: Mapping[Combination, Mapping[str, str]], root: Path
-) -> list[tuple[Combination, ArmScores]]:
-    """The scores of every combination. If one has several evaluations, measures are prefixed with the step."""
-    evaluations_of = {
-        combination: {
-            name: artifact
-            for name, label in steps.items()
-            if is_artifact(root / label) and (artifact := open_artifact(root / label)).verb == "evaluate"
-        }
-        for combination, steps in labels.items()
-    }
-    several = any(len(evaluations) > 1 for evaluations in evaluations_of.values())
-    return [
-        (combination, _scores(evaluations, several)) for combination, evaluations in evaluations_of.items()
-    ]
+) -> dict[str, dict[Combination, ArmScores]]:
+    """The scores of the combinations by evaluation, whose name is empty if there is only one."""
+    found: dict[str, dict[Combination, ArmScores]] = {}
+    for combination, steps in labels.items():
+        for name, label in steps.items():
+            if is_artifact(root / label) and (artifact := open_artifact(root / label)).verb == "evaluate":
+                queries, columns = per_query(artifact)
+                found.setdefault(name, {})[combination] = ArmScores(columns, queries)
+    return found if len(found) > 1 else dict(zip(("",), found.values()))
 
 
-def _scores(evaluations: Mapping[str, Artifact], several: bool) -> ArmScores:
-    values: dict[str, Floats] = {}
-    queries: dict[str, Sequence[str]] = {}
-    main = []
-    for name, artifact in evaluations.items():
-        own, columns = per_query(artifact)
-        prefix = f"{name}: " if several else ""
-        values |= {prefix + measure: column for measure, column in columns.items()}
-        queries |= {prefix + measure: own for measure in columns}
-        main.append(prefix + next(iter(columns)))
-    return ArmScores(values, queries, main)
-
-
-def arms_of(cells: Sequence[tuple[Combination, ArmScores]]) -> dict[Combination, list[ArmScores]]:
-    """Combination without its seeds → the scores of every seed."""
-    arms: dict[Combination, list[ArmScores]] = {}
-    for combination, scores in cells:
-        key = tuple(part for part in combination if not is_seed(part.partition("=")[0]))
+def arms_of(cells: Mapping[Combination, ArmScores]) -> Arms:
+    arms: Arms = {}
+    for combination, scores in cells.items():
+        key = tuple(part for part in combination if not _is_seed(part.partition("=")[0]))
         arms.setdefault(key, []).append(scores)
     return arms
 
 
-def is_seed(setting: str) -> bool:
+def _is_seed(setting: str) -> bool:
     return setting.rpartition(".")[2] == "seed"
 
 
-def compare_arms(arms: Mapping[Combination, Sequence[ArmScores]]) -> list[ArmDifference]:
-    """Every arm against the first on the main measures, by each query's mean over seeds.
-
-    Arms scored on different queries than the first are skipped.
-    """
-    (_, first), *others = arms.items()
+def compare_arms(evaluations: Mapping[str, Arms]) -> list[ArmDifference]:
+    """Every arm against the first of each evaluation on its main measure, by each query's mean over seeds. Arms scored on
+    other queries than the first are skipped."""
     rows = []
-    for key, seeds in others:
-        for measure in first[0].main:
-            queries = first[0].queries[measure]
-            if all(scores.queries.get(measure) == queries for scores in (*first, *seeds)):
+    for name, arms in evaluations.items():
+        (_, first), *others = arms.items()
+        measure, queries = next(iter(first[0].values)), first[0].queries
+        for key, seeds in others:
+            if all(scores.queries == queries and measure in scores.values for scores in (*first, *seeds)):
                 a, b = (_system(s, measure).per_query(measure) for s in (first, seeds))
-                rows.append((key, measure, len(queries), difference(a, b)))
-    corrected = holm([row[3].p for row in rows])
+                rows.append((key, name, measure, len(queries), difference(a, b)))
+    corrected = holm([row[4].p for row in rows])
     return [ArmDifference(*row, p) for row, p in zip(rows, corrected)]
 
 
@@ -122,132 +134,69 @@ def _system(seeds: Sequence[ArmScores], measure: str) -> SystemScores:
     return SystemScores("", [{measure: scores.values[measure]} for scores in seeds])
 
 
-def ablation_tables(
-    axes: Sequence[str],
-    arms: Mapping[Combination, Sequence[ArmScores]],
-    comparisons: Sequence[ArmDifference],
-) -> list[Table]:
-    """A table for each evaluation, with the arms that have it."""
-    evaluations = dict.fromkeys(_evaluation(m) for seeds in arms.values() for m in seeds[0].values)
-    tables = []
-    for name in evaluations:
-        own = {key: [_only(scores, name) for scores in seeds] for key, seeds in arms.items()}
-        rows = [
-            replace(c, measure=_measure(c.measure)) for c in comparisons if _evaluation(c.measure) == name
-        ]
-        table = ablation_table(axes, {key: seeds for key, seeds in own.items() if seeds[0].values}, rows)
-        table.caption += f", {name}" if name else ""
-        tables.append(table)
-    return tables
-
-
-def _evaluation(measure: str) -> str:
-    """The step that a measure is prefixed with; empty if there is one evaluation."""
-    return measure.rpartition(": ")[0]
-
-
-def _measure(measure: str) -> str:
-    return measure.rpartition(": ")[2]
-
-
-def _only(scores: ArmScores, evaluation: str) -> ArmScores:
-    """The scores of one evaluation, without its name."""
-    return ArmScores(
-        {_measure(m): values for m, values in scores.values.items() if _evaluation(m) == evaluation},
-        {_measure(m): queries for m, queries in scores.queries.items() if _evaluation(m) == evaluation},
-        [_measure(m) for m in scores.main if _evaluation(m) == evaluation],
-    )
-
-
 def ablation_table(
-    axes: Sequence[str],
-    arms: Mapping[Combination, Sequence[ArmScores]],
-    comparisons: Sequence[ArmDifference],
+    axes: Sequence[str], evaluation: str, arms: Arms, comparisons: Sequence[ArmDifference]
 ) -> Table:
     """A row per arm. The best is bold where it differs significantly from the first arm; the first, from all others."""
-    columns = [name for name in axes if not is_seed(name)]
-    main = next(iter(arms.values()))[0].main[0]
+    columns = [name for name in axes if not _is_seed(name)]
     measures = list(dict.fromkeys(measure for seeds in arms.values() for measure in seeds[0].values))
-    table = Table([*columns, *measures, "n", *(("difference", "p") if comparisons else ())], caption="Sweep")
-    best = _best(arms, comparisons, main)
-    by_arm = {row.arm: row for row in comparisons}
+    by_arm = {row.arm: row for row in comparisons if row.evaluation == evaluation}
+    caption = f"Sweep, {evaluation}" if evaluation else "Sweep"
+    table = Table([*columns, *measures, "n", *(("difference", "p") if by_arm else ())], caption=caption)
+    best = _best(arms, by_arm, measures[0])
     for key, seeds in arms.items():
         cells = [Cell(part.partition("=")[2], is_text=True) for part in key]
         for measure in measures:
             has_it = measure in seeds[0].values
             text = with_spread(*_system(seeds, measure).mean(measure)) if has_it else "–"
-            cells.append(Cell(text, is_best=measure == main and best == key))
-        cells.append(Cell(str(len(seeds[0].queries[seeds[0].main[0]]))))
-        if comparisons:
-            cells += _difference_cells(by_arm.get(key))
+            cells.append(Cell(text, is_best=measure == measures[0] and best == key))
+        cells.append(Cell(str(len(seeds[0].queries))))
+        if by_arm:
+            row = by_arm.get(key)
+            cells += [
+                Cell(f"{row.difference.mean:+.4f}" if row else "–"),
+                Cell(format_p(row.p) if row else "–"),
+            ]
         table.rows.append(Row(tuple(cells)))
-    if comparisons:
+    if by_arm:
         table.notes.append(
-            f"n: queries. Difference and p: {main} against the first row (paired randomization test, Holm-corrected "
-            "over the rows of all evaluations). Bold: the best, if its difference from the first row, or the first "
-            "row's from all others, has p < .05."
+            f"n: queries. Difference and p: {measures[0]} against the first row (paired randomization test, "
+            "Holm-corrected over the rows of all evaluations). Bold: the best, if its difference from the first row, or "
+            "the first row's from all others, has p < .05."
         )
     if len(columns) < len(axes):
         table.notes.append("± is the standard deviation over seeds; tests use each query's mean over them.")
     return table
 
 
-def _difference_cells(row: ArmDifference | None) -> list[Cell]:
-    if row is None:
-        return [Cell("–"), Cell("–")]
-    return [Cell(f"{row.difference.mean:+.4f}"), Cell(format_p(row.p))]
-
-
-def _best(
-    arms: Mapping[Combination, Sequence[ArmScores]], comparisons: Sequence[ArmDifference], measure: str
-) -> Combination | None:
+def _best(arms: Arms, by_arm: Mapping[Combination, ArmDifference], measure: str) -> Combination | None:
     """The arm with the highest mean, if significant."""
     compared = [key for key, seeds in arms.items() if measure in seeds[0].values]
     best = max(compared, key=lambda key: _system(arms[key], measure).mean(measure)[0])
-    first = next(iter(arms))
-    rows = [row for row in comparisons if row.measure == measure]
-    if best == first:
-        is_significant = len(rows) == len(arms) - 1 and all(row.p < 0.05 for row in rows)
+    if best == next(iter(arms)):
+        is_significant = len(by_arm) == len(arms) - 1 and all(row.p < 0.05 for row in by_arm.values())
     else:
-        is_significant = any(row.arm == best and row.p < 0.05 for row in rows)
+        is_significant = best in by_arm and by_arm[best].p < 0.05
     return best if is_significant and len(arms) > 1 else None
 
 
-SHOWN = (50, 100, 200, 500, 1000)
-"""The depths in the table; curves.csv has all."""
-
-
 def show_neighborhood_recall(
-    labels: Mapping[Combination, Mapping[str, str]], root: Path, work: Workdir
+    labels: Mapping[Combination, Mapping[str, str]], root: Path
 ) -> list[dict[str, Any]]:
-    """Show nb-recall by depth, and write it to curves.csv; a row for each combination, curve and depth."""
+    """Show nb-recall by depth; a row for each combination and curve."""
     rows = []
     for combination, steps in labels.items():
-        name = ", ".join(part.partition("=")[2] for part in combination)
-        artifacts = [open_artifact(root / label) for label in steps.values() if is_artifact(root / label)]
-        for evaluation in (
-            one for one in artifacts if one.config.get("next_run") or "next_run" in one.inputs
+        for artifact in (
+            open_artifact(root / label) for label in steps.values() if is_artifact(root / label)
         ):
-            read = read_json(evaluation.part("curves.json"), Curves)
-            rows += [
-                {"arm": name, "curve": curve, "depth": depth, "value": value}
-                for curve, values in read["curves"].items()
-                if curve.startswith("nb-recall")
-                for depth, value in zip(read["depths"], values)
-            ]
+            if not (artifact.config.get("next_run") or "next_run" in artifact.inputs):
+                continue
+            read = read_json(artifact.part("curves.json"), Curves)
+            for curve, values in read["curves"].items():
+                if curve.startswith("nb-recall"):
+                    at = dict(zip(read["depths"], values))
+                    row = {"arm": ", ".join(part.partition("=")[2] for part in combination), "curve": curve}
+                    rows.append({**row, **{f"@{depth}": at.get(depth) for depth in DEPTHS}})
     if rows:
-        work.write_text("curves.csv", to_csv(list(rows[0]), [list(row.values()) for row in rows]))
-        log.show_rows("nb-recall by depth", _table(rows))
+        log.show_rows("nb-recall by depth", rows)
     return rows
-
-
-def _table(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each arm and curve."""
-    table: dict[tuple[str, str], dict[str, Any]] = {}
-    for row in rows:
-        if row["depth"] in SHOWN:
-            key = row["arm"], row["curve"]
-            table.setdefault(key, {"arm": key[0], "curve": key[1]})[f"@{row['depth']}"] = (
-                f"{row['value']:.3f}"
-            )
-    return aligned(list(table.values()))
