@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.evaluation import benchmarks
 from qontext.frame import artifacts, execution, log
 from qontext.frame.config import Action, Input, StageConfig, existing
 from qontext.frame.errors import QontextError, choose
@@ -17,7 +16,6 @@ from qontext.frame.files import make_own_directory
 from qontext.frame.inputs import check_input, named_inputs
 from qontext.frame.parts import PartsConfig, RunsOn
 from qontext.frame.stages import Pipeline, Stage
-from qontext.workflow.ablation import show_results
 from qontext.workflow.recipe import Recipe, Step, read_recipe
 from qontext.workflow.sweep import axes_of, expand
 from qontext.workflow.tables import find_recipe, read_arms
@@ -209,6 +207,8 @@ def run(settings: RunConfig) -> dict[str, Any]:
         return {**result, "scores": show_scores(recipe, rows, beside=not small)}
     if settings.until is not None:
         return result
+    from qontext.workflow.ablation import show_results
+
     figures = [
         {"arm": name, **row} for name, arm in sweep.arms.items() for row in published_rows(arm) if not small
     ]
@@ -237,6 +237,8 @@ def show_scores(recipe: Recipe, rows: Sequence[dict[str, Any]], *, beside: bool)
 
 def published_rows(recipe: Recipe) -> list[dict[str, Any]]:
     """A row for each published system and benchmark that the recipe reproduces."""
+    from qontext.evaluation import benchmarks
+
     patterns = recipe.benchmarks or ("*",)
     return [
         {"system": f"published: {row.system}", "benchmark": benchmark, **figures}

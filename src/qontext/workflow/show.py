@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from qontext.evaluation.comparison import format_p
 from qontext.frame import artifacts, log
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.config import Input, StageConfig, existing
@@ -148,6 +147,8 @@ def show_scores(verdict: Mapping[str, Any]) -> None:
 
 def score_tables(verdict: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """(title, rows) of a table of all systems for every split, real questions first, with n and p."""
+    from qontext.evaluation.comparison import format_p
+
     by_split, best = verdict.get("scores", {}), verdict.get("system")
     for split in sorted(by_split, key=lambda split: split == "generated"):
         pairs = [pair for pair in verdict.get("differences", ()) if pair.get("split") == split]
