@@ -57,19 +57,9 @@ def run(config: DocsetConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.records import Document
     from qontext.training.randomness import uniform
 
-    if not is_documentation(config.source):
-        raise QontextError(
-            "a labeled set can only be built from docstrings", place=config.source, remedy="Give pydocs:"
-        )
     source = open_source(config.source, fields=FieldNames())
     log.note(f"Reading the documentation in {(source.bytes_total or 0) / 2**20:,.1f} MiB of source code …")
-    documents, read = list[Document](), 0
-    with log.progress("read", source.bytes_total, "bytes") as advance:
-        for item in source.documents():
-            advance(source.bytes_read - read)
-            read = source.bytes_read
-            documents += [item] if isinstance(item, Document) else []
-    documents = _sample(documents, config)
+    documents = _sample([item for item in source.documents() if isinstance(item, Document)], config)
     rows = [(d, id, text, *split_summary(text)) for d in documents for id, text in d.passages]
     asks = np.array([_asks(summary, rest) for *_, summary, rest in rows])
     if not asks.any():

@@ -173,7 +173,7 @@ class Splitting(NamedTuple):
     """The settings of `split` that say how documents are split."""
 
     keep: bool
-    title_in_text: bool
+    title: str
     sentences: str
     language: str
     max_tokens: int
@@ -197,7 +197,7 @@ class SectionText(NamedTuple):
 def texts_of(document: Document, how: Splitting) -> Iterator[SectionText]:
     """The units of a document: its text, its sections, or with `--keep` each of its passages."""
     split = SPLITTERS[how.sentences]
-    title = document.title if how.title_in_text else ""
+    title = document.title if how.title == "text" else ""
     record = None if document.blocks else _RECORD.match(printable(document.place))
     place = _line(document.place) if record else Place()
     file = document.file or _address(document) or (PurePath(record[1]).name if record else "")

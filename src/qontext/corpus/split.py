@@ -193,15 +193,7 @@ def split_block(block: DocumentBlock, config: SplitConfig) -> tuple[pa.Table, Co
     from qontext.data.records import PASSAGES, PLACES
 
     rows: dict[str, list[Any]] = {name: [] for name in (*PASSAGES.names, *PLACES.names)}
-    how = Splitting(
-        config.keep,
-        config.title == "text",
-        config.sentences,
-        config.language,
-        config.max_tokens,
-        config.short_span_probability,
-        config.seed,
-    )
+    how = Splitting(**{name: getattr(config, name) for name in Splitting._fields})
     texts = [text for document in block.documents for text in texts_of(document, how)]
     sentences = [piece for text in texts for piece in pieces(text.text, text.starts)]
     tokens = iter(counter(config.tokenizer)(sentences))

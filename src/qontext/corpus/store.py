@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
-from qontext.frame.files import damaged, opening, read_array
+from qontext.frame.files import damaged, read_array
 
 ARRAYS = {"ids": "u", "word_starts": "b", "sentences": "i", "offsets": "i", "groups": "i"}
 """The arrays and their dtype kinds (numpy letters)."""
@@ -235,20 +235,20 @@ def write_store(
         "word_starts": np.bool_,
         "sentences": np.int64,
     }
-    lengths = [_load_chunk(chunk, "lengths") for chunk in chunks]
-    has_titles = bool(chunks) and "title_lengths" in _chunk_names(chunks[0])
+    lengths = [np.load(chunk)["lengths"] for chunk in chunks]
+    has_titles = bool(chunks) and "title_lengths" in np.load(chunks[0])
     if has_titles:
         kinds |= {"title_ids": kinds["ids"], "title_starts": np.bool_}
-        of_titles = np.concatenate([_load_chunk(chunk, "title_lengths") for chunk in chunks])
+        of_titles = np.concatenate([np.load(chunk)["title_lengths"] for chunk in chunks])
     shifts = np.cumsum([0, *(int(part.sum()) for part in lengths)])
     for name, kind in kinds.items():
-        sizes = [len(_load_chunk(chunk, name)) for chunk in chunks]
+        sizes = [len(np.load(chunk)[name]) for chunk in chunks]
         with work.write(f"{name}.npy") as path, path.open("wb") as file:
             # Written, not mapped: on a full disk a write raises an error, while a mapped page kills the process.
             described = {"descr": np.dtype(kind).str, "fortran_order": False, "shape": (sum(sizes),)}
             np.lib.format.write_array_header_1_0(file, described)
             for chunk, shift in zip(chunks, shifts):
-                values = _load_chunk(chunk, name)
+                values = np.load(chunk)[name]
                 file.write((values + shift if name == "sentences" else values).astype(kind).data)
     _save(work, "offsets", np.concatenate([[0], np.cumsum(np.concatenate(lengths))]).astype(np.int64))
     if has_titles:
@@ -261,17 +261,6 @@ def write_store(
 def save_chunk(work: Workdir, name: str, arrays: dict[str, NDArray[Any]]) -> None:
     with work.write(name) as path, path.open("wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
-
-
-def _chunk_names(path: Path) -> list[str]:
-    with opening(path, "a readable chunk of tokens"), np.load(path, allow_pickle=False) as arrays:
-        return list(arrays.files)
-
-
-def _load_chunk(path: Path, name: str) -> NDArray[Any]:
-    with opening(path, "a readable chunk of tokens"), np.load(path, allow_pickle=False) as arrays:
-        array: NDArray[Any] = arrays[name]
-    return array
 
 
 def _save(work: Workdir, name: str, array: NDArray[Any]) -> None:

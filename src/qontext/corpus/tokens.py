@@ -50,11 +50,6 @@ class Tokenization(Parts[TokensConfig]):
         from qontext.data.load import TableRows, check_generated
 
         super().__init__(config, work)
-        if config.tokenizer == sentences.WORDS:
-            raise QontextError(
-                "'words' is a counting rule, not a tokenizer",
-                remedy="Name a model folder or a model on the Hugging Face Hub.",
-            )
         self.kind = _kind(config.texts)
         check_generated(config.texts, "passages")
         columns = ["query"] if self.kind == "queries" else ["title", "text", "sentences"]
@@ -67,9 +62,7 @@ class Tokenization(Parts[TokensConfig]):
         return slices(len(self.rows), TEXTS_PER_CHUNK, lambda number: f"chunk-{number:05}.npz")
 
     def open(self) -> None:
-        sentences.load_tokenizer(
-            self.config.tokenizer
-        )  # so that a bad one is an error here, not in a process
+        sentences.load_tokenizer(self.config.tokenizer)  # raises errors here, not in a process
         self.tokenize = functools.partial(
             _tokenize, tokenizer=self.config.tokenizer, titled=self._reads_titles, separator=self._separator()
         )
@@ -195,21 +188,13 @@ def _groups(texts: str, kind: str) -> tuple[NDArray[np.int64], pa.Array]:
         names.append(ids.take(pa.array(starts)) if kind == "queries" else ids)
         count, last = count + len(batch), keys[-1]
     joined = pa.chunked_array(names, pa.string()).combine_chunks()
-    if kind == "queries" and (repeated := pc.filter(*_counted(joined))):
+    if kind == "queries" and pc.count_distinct(joined).as_py() < len(joined):
         raise QontextError(
-            f"the queries of a passage must be consecutive, but those of {repeated[0]} are not",
+            "the queries of a passage must be consecutive",
             place=texts,
-            remedy="Sort the rows by the column 'passage'.",
+            remedy="Sort by the column 'passage'.",
         )
     return np.concatenate([*cuts, [count]]), joined
-
-
-def _counted(names: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """Each distinct name, and whether it occurs more than once."""
-    import pyarrow.compute as pc
-
-    counts = pc.value_counts(names)
-    return counts.field("values"), pc.greater(counts.field("counts"), 1)
 
 
 STAGE = Stage(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any
@@ -70,7 +69,6 @@ def run(config: TrainTokenizerConfig, work: Workdir) -> dict[str, Any]:
     }
     work.write_json("tokenizer_config.json", settings)
     sample = tokenizer.encode("A sentence that shows how words are split.").tokens
-    log.detail(json.dumps(sample))
     return {"vocabulary": size, "passages": total, "sample": " ".join(sample)}
 
 

@@ -135,9 +135,10 @@ def _size(files: list[Path]) -> int:
 
 
 def _open_records(path: Path, files: list[Path], fields: FieldNames, encoding: str) -> Source:
-    from qontext.corpus.sources.records import open_records
+    from qontext.corpus.sources.records import JsonLines, ParquetRecords, Tsv
 
-    return open_records(str(path), files, fields, encoding, ending(files[0]))
+    kinds = {".parquet": ParquetRecords, ".tsv": Tsv, ".txt": Tsv}
+    return kinds.get(ending(files[0]), JsonLines)(str(path), files, fields, encoding)
 
 
 def _open_documents(path: Path, encoding: str, read_as: Mapping[str, str]) -> Source:

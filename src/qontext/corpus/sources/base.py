@@ -13,31 +13,13 @@ if TYPE_CHECKING:
     from qontext.data.records import Document
 
 ProblemKind = Literal[
-    "broken JSON",
-    "missing field",
-    "wrong type",
-    "wrong encoding",
-    "NUL bytes",
-    "wrong columns",
-    "damaged file",
-    "too long",
-    "damaged document",
-    "encrypted",
-    "no text layer",
-    "generated code",
-    "too large",
-    "no text",
-    "duplicate id",
-    "empty text",
-]
+    "broken JSON", "missing field", "wrong type", "wrong encoding", "NUL bytes", "wrong columns", "damaged file",
+    "too long", "damaged document", "encrypted", "no text layer", "generated code", "too large", "no text",
+    "duplicate id", "empty text",
+]  # fmt: skip
 UNREADABLE: tuple[ProblemKind, ...] = (
-    "damaged document",
-    "encrypted",
-    "no text layer",
-    "generated code",
-    "too large",
-    "no text",
-)
+    "damaged document", "encrypted", "no text layer", "generated code", "too large", "no text",
+)  # fmt: skip
 """Common in folders of real documents: such files are skipped with a warning and never stop a run."""
 
 

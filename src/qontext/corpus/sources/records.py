@@ -297,9 +297,3 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
-
-
-def open_records(name: str, files: Sequence[Path], names: FieldNames, encoding: str, kind: str) -> Source:
-    """The source for files with this ending."""
-    source = {".parquet": ParquetRecords, ".tsv": Tsv, ".txt": Tsv}.get(kind, JsonLines)
-    return source(name, files, names, encoding)
