@@ -189,10 +189,6 @@ def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
         ),
         (["split", "nowhere.jsonl", "--out", "p"], "nowhere.jsonl: cannot read source"),
         (["split", "docs.jsonl", "--out", "p", "--encoding", "klingon"], "unknown text encoding 'klingon'"),
-        (
-            ["tokens", "docs.jsonl", "--tokenizer", "words", "--out", "t"],
-            "is a counting rule, not a tokenizer",
-        ),
         (["show", "nowhere"], "nowhere: cannot read the directory: no such file or folder"),
         (["run", "nowhere.toml"], "nowhere.toml: cannot read the recipe"),
     ],

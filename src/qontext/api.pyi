@@ -631,19 +631,6 @@ from qontext.evaluation.evaluate import evaluate as evaluate
 
 from qontext.evaluation.compare import compare as compare
 
-def sweep(
-    recipe: str | Path | Artifact,
-    *,
-    grid: Sequence[str] = (),
-    out: str | Path | None = None,
-    set: Sequence[str] = (),
-    small: bool = False,
-    on: str = 'local',
-    dry_run: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Run a recipe over settings, or a shipped sweep."""
-
 def report(
     runs: Sequence[str | Path | Artifact],
     *,
@@ -801,6 +788,7 @@ def refresh(
 def run(
     recipe: str | Path | Artifact,
     *,
+    grid: Sequence[str] = (),
     out: str | Path | None = None,
     set: Sequence[str] = (),
     small: bool = False,
@@ -809,7 +797,7 @@ def run(
     dry_run: bool = False,
     trust: bool = False,
 ) -> dict[str, Any]:
-    """Run a recipe: all stages that are not finished."""
+    """Run a recipe, or a sweep: all stages that are not finished."""
 
 def recipes(
     recipe: str | None = None,
@@ -880,12 +868,3 @@ def show(
     trust: bool = False,
 ) -> dict[str, Any]:
     """Describe a directory: command, inputs, settings."""
-
-def clean(
-    directory: str | Path | Artifact,
-    *,
-    keep_report: bool = False,
-    dry_run: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Remove files not needed for search or updates."""
