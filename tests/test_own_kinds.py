@@ -24,7 +24,6 @@ from qontext.frame.config import Options
 from qontext.frame.kinds import Kinds
 from qontext.frame.trust import trusting
 from qontext.models.retriever import Retriever
-from qontext.pretrain.objectives import METHODS
 
 DOCS = Path(__file__).parents[1] / "docs" / "extending.md"
 KINDS = ("bag", "openings", "triplet", "brute", "attentive", "verses")
@@ -273,12 +272,8 @@ BROKEN = {
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("nowhere:Odd", "cannot be imported: there is no module 'nowhere'. Install the package that contains nowhere, or"),
-        ("needs:Odd", "there is no module 'a_package_that_is_not_there'. Install a_package_that_is_not_there, which"),
-        ("plain:Even", r"plain\.py: the module plain has no Even.*Correct the name after the colon"),
+        ("nowhere:Odd", "cannot be imported: there is no module 'nowhere'. Install its package, or run"),
         ("plain:Odd", r"is not a subclass of qontext\.pretrain\.objectives\.base\.Objective"),
-        ("syntax:Odd", r"syntax\.py:1: the method 'syntax:Odd' cannot be imported: SyntaxError"),
-        ("fails:Odd", r"fails\.py:1: the method 'fails:Odd' cannot be imported: RuntimeError: no license"),
         ("taken:Odd", "has an option 'lr', which is already the name of a setting. Rename the option"),
         ("loose:Odd", r"the Options of the method 'loose:Odd' are not a subclass of qontext\.frame\.config\.Options"),
         (":Odd", "is not of the form module:Class"),
@@ -299,18 +294,6 @@ def test_what_cannot_be_used_is_one_sentence(
         assert done.exit_code == 2 and not done.stdout, done.output
         (line,) = done.stderr.splitlines()
         assert re.search(message, line), line
-
-
-def test_a_broken_entry_point_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    install(tmp_path)
-    (tmp_path / "bag.py").write_text("1 / 0\n")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "bag", raising=False)
-    assert METHODS.names()[-1] == "bag"
-    done = CliRunner().invoke(cli.app, ["pretrain", "p", "--out", "o", "--method", "bag"])
-    (line,) = done.stderr.splitlines()
-    assert done.exit_code == 2 and "bag.py:1: the method 'bag:Bag' cannot be imported: ZeroDivision" in line
-    assert line.endswith("Update verse-tools 1.0, or uninstall it.")
 
 
 def tables() -> dict[str, tuple[str, str, Kinds]]:

@@ -1,4 +1,4 @@
-"""Every verb as a typed Python function. Generated from the configurations by `python -m qontext.cli.stubs`."""
+"""Every verb as a typed Python function. Generated from the configurations by `python tools/stubs.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path

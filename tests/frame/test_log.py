@@ -75,16 +75,6 @@ def test_levels_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
         assert bool(shown.out) == (level <= log.NOTE)
 
 
-def test_a_message_is_shown_once_where_files_are_read_twice(capsys: pytest.CaptureFixture[str]) -> None:
-    log.show(log.NOTE)
-    with log.without_repeats():
-        for _ in range(2):
-            log.warn("left out: %s", "a.pdf")
-            log.note("one")
-    log.note("one")
-    assert capsys.readouterr().err == "warning: left out: a.pdf\none\none\n"
-
-
 def test_warnings_only_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ValueError), log.warnings_only():
         log.note("inside")
@@ -101,61 +91,6 @@ def test_a_message_that_quotes_an_endless_id_is_shortened(capsys: pytest.Capture
     assert len(shown) < 2_100 and shown.startswith("warning: xxx") and shown.endswith("xxx is unknown\n")
 
 
-def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    now, shown = [0.0], list[str]()
-    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log, "note", shown.append)
-    with log.progress("training", 100, "steps", earlier=90) as advance:
-        now[0] += 30
-        advance(5)
-    assert shown == ["training: 95 of 100 steps, 6.0 s per step, 30 s left"]
-
-
-def test_progress_does_not_count_what_is_no_work(monkeypatch: pytest.MonkeyPatch) -> None:
-    now, shown = [0.0], list[str]()
-    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log, "note", shown.append)
-    with log.progress("encode", 1_243, "texts") as advance:
-        advance(0, skipped=1_240)
-        now[0] += 30
-        advance(2)
-    assert shown == ["encode: 2 of 3 texts, 15 s per text, 15 s left"]
-
-
-def test_progress_follows_a_total_that_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A training whose steps are revised: never more done than there is, and no negative time."""
-    now, shown = [0.0], list[str]()
-    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log, "note", shown.append)
-    with log.progress("training", 10, "steps") as advance:
-        for _ in range(15):
-            now[0] += 30
-            advance(1, total=20)
-    assert shown[0] == "training: 1 of 20 steps, 30 s per step, 9 min 30 s left"
-    assert shown[-1] == "training: 15 of 20 steps, 30 s per step, 2 min 30 s left"
-
-
-def test_progress_is_printed_where_it_is_visible(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line for every twentieth, not for every step of a slow machine."""
-    now, shown = [0.0], list[str]()
-    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
-    monkeypatch.setattr(log, "note", shown.append)
-    with log.progress("training", 400, "steps") as advance:
-        for _ in range(400):
-            now[0] += 25
-            advance(1)
-    # After five minutes, a line is due even if little was done.
-    assert len(shown) == 30 and shown[0].startswith("training: 13 of 400 steps, 25 s per step")
-    shown.clear()
-    with log.progress("training", 400, "steps") as advance:
-        for _ in range(400):
-            now[0] += 2
-            advance(1)
-    assert len(shown) == 20
-
-
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
@@ -169,3 +104,21 @@ def test_progress_is_printed_where_it_is_visible(monkeypatch: pytest.MonkeyPatch
 )
 def test_durations(seconds: float, text: str) -> None:
     assert log.duration(seconds) == text
+
+
+def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, shown = [0.0], list[str]()
+    monkeypatch.setattr(log.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(log, "note", shown.append)
+    log.show(log.NOTE)
+    with log.progress("training", 110, "steps", earlier=90) as advance:
+        advance(0, skipped=10)
+        for _ in range(2):
+            now[0] += 40
+            advance(4)
+    assert shown == [
+        "training: 94 of 100 steps, 0.10 steps/s, 1 min left",
+        "training: 98 of 100 steps, 0.10 steps/s, 20 s left",
+    ]

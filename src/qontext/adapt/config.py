@@ -14,7 +14,7 @@ from qontext.adapt.vector_index import CHOICES, Choice
 from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import is_artifact
-from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig, without_empty
+from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.files import content_hash, json_digest
 from qontext.frame.parts import RunsOn
@@ -173,13 +173,9 @@ class AdaptConfig(StageConfig):
         return self.encoder[0] if self.encoder else None
 
     def identity(self) -> dict[str, Any]:
-        """Without the index: it can be another one without another training; and without later settings that are not set, so
-        that directories without them stay the same."""
+        """Without the index: it can be another one without another training."""
         options = CHOICES.options(self.index).model_fields if self.index is not None else {}
-        settings = without_empty(
-            super().identity(), "read_as", "title", "also", "query_prompt", "passage_prompt"
-        )
-        return {name: value for name, value in settings.items() if name not in options}
+        return {name: value for name, value in super().identity().items() if name not in options}
 
     @model_validator(mode="after")
     def _has_documents(self) -> Self:

@@ -54,7 +54,7 @@ def run(config: RefreshConfig) -> dict[str, Any]:
     if not is_adapted(root) and not _is_free(root):
         raise QontextError("is not empty and was not written by adapt or refresh", place=root)
     try:
-        with writing(root), log.without_repeats():
+        with writing(root):
             result = Follower(
                 Edits(config.source, config.about, config.remove, config.only),
                 root,

@@ -36,8 +36,7 @@ FEWEST_ASKED = 10
 
 def run(config: AdaptConfig) -> dict[str, Any]:
     try:
-        with log.without_repeats():
-            return _run(config, Path(config.out))
+        return _run(config, Path(config.out))
     except OSError as error:
         files.raise_disk_error(error, Path(config.out))
 

@@ -21,7 +21,8 @@ from typer.core import TyperCommand
 
 from qontext import __version__
 from qontext.cli.help import ADVANCED, GENERAL, HELP_ALL, MACHINE, HelpCommand, HelpGroup
-from qontext.frame import files, kinds, log, process, stages, trust
+from qontext.frame import files, log, process, stages, trust
+from qontext.frame import kinds as kinds
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.stages import VERBS
 from qontext.frame.workdir import as_json
@@ -240,9 +241,6 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
     except Exception as error:
         if debug:
             raise
-        if (foreign := kinds.error_in_foreign_code(error)) is not None:
-            log.say(f"error: {foreign}")
-            raise typer.Exit(2) from None
         if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in (
             *LEFT_OUT,
             "huggingface_hub",
@@ -253,7 +251,8 @@ def run_guarded(action: Callable[[], None], *, debug: bool) -> None:
             raise typer.Exit(2) from None
         log.say(
             f"internal error: {type(error).__name__}: {error}\n"
-            "This is a bug in Qontext. Run the command again with --debug for the traceback, and report it."
+            "Run the command again with --debug for the traceback. Unless it ends in your code, this is a bug in Qontext: "
+            "report it."
         )
         raise typer.Exit(1) from None
 

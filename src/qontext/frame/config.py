@@ -241,12 +241,6 @@ def marked(config: type[StageConfig], field: str, mark: type[Mark]) -> Mark | No
     return next((m for m in config.model_fields[field].metadata if isinstance(m, mark)), None)
 
 
-def without_empty(identity: dict[str, Any], *names: str) -> dict[str, Any]:
-    """An identity without these settings where they are empty, as in directories that were written before they existed. A
-    text of no characters is a setting, too."""
-    return {name: value for name, value in identity.items() if value or value == "" or name not in names}
-
-
 def plain_type(info: FieldInfo) -> Any:
     """The field's type without constraints, for the command line."""
     annotation = info.annotation

@@ -18,16 +18,14 @@ import functools
 import importlib
 import os
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint, distributions
-from inspect import getattr_static
 from pathlib import Path
 from typing import Any
 
 from qontext.frame import trust
-from qontext.frame.errors import QontextError, choose, first_line
+from qontext.frame.errors import QontextError, choose
 
 
 @dataclass(frozen=True)
@@ -142,129 +140,36 @@ def _load(kinds: Kinds, name: str) -> Any:
             raise QontextError(
                 error.message, remedy=f"{error.remedy} For your own class, use module:Class."
             ) from None
-    where, offered = (point.value, _package(point)) if point is not None else (name, "")
-    return _checked(kinds, _import(kinds, where, offered), where, offered)
+    where = point.value if point is not None else name
+    return _checked(kinds, _import(kinds, where), where)
 
 
-def _checked(kinds: Kinds, kind: Any, where: str, offered: str = "") -> type:
+def _checked(kinds: Kinds, kind: Any, where: str) -> type:
     """The class, if it is what the contract says."""
     base = resolve(kinds.base)
     if not (isinstance(kind, type) and issubclass(kind, base)):
         raise QontextError(
             f"the {kinds.noun} {where!r} is not a subclass of {base.__module__}.{base.__qualname__}",
-            place=offered or None,
             remedy="See docs/extending.md.",
-        )
-    _FOREIGN[where] = kind
-    if missing := _missing(kind, base):
-        raise QontextError(
-            f"the {kinds.noun} {where!r} has no {missing}",
-            place=_file_of(kind),
-            remedy=f"{base.__qualname__} says what it takes and returns; see docs/extending.md.",
         )
     return kind
 
 
-_FOREIGN: dict[str, type] = {}
-"""The classes from outside the package that this process has loaded, by their names."""
-
-
-def _missing(kind: type, base: type) -> str | None:
-    """A method that the base class leaves to its subclasses, and this one does not define."""
-    abstract = getattr(base, "__abstractmethods__", frozenset()) | set(getattr(base, "REQUIRED", ()))
-    return next(
-        (name for name in sorted(abstract) if getattr_static(kind, name) is getattr_static(base, name)), None
-    )
-
-
-def error_in_foreign_code(error: Exception) -> QontextError | None:
-    """An error in the code of a class from outside the package, or beside one, as a sentence; None if there is no such
-    class."""
-    if not _FOREIGN:
-        return None
-    files = {_file_of(kind): where for where, kind in _FOREIGN.items()}
-    what = f"{type(error).__name__}: {first_line(error)}"
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if frame.filename in files:
-            return QontextError(
-                f"{files[frame.filename]} failed: {what}",
-                place=f"{frame.filename}:{frame.lineno}",
-                remedy="This code is not part of Qontext. --debug shows the traceback.",
-            )
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    return QontextError(
-        f"{what}, after a call of {', '.join(_FOREIGN)}",
-        place=f"{last.filename}:{last.lineno}",
-        remedy="Check that it takes and returns what docs/extending.md says; if it does, this is a bug in Qontext. "
-        "--debug shows the traceback.",
-    )
-
-
-def _file_of(kind: type) -> str | None:
-    return getattr(sys.modules.get(kind.__module__), "__file__", None)
-
-
-def _import(kinds: Kinds, where: str, offered: str) -> Any:
-    """Import the class at ``module:Class``; any failure is reported in one sentence."""
+def _import(kinds: Kinds, where: str) -> Any:
+    """Import the class at ``module:Class``."""
     module, attribute = _split(where)
     if not module or not attribute:
-        raise QontextError(
-            f"the {kinds.noun} {where!r} is not of the form module:Class", place=offered or None
-        )
+        raise QontextError(f"the {kinds.noun} {where!r} is not of the form module:Class")
     here = str(Path.cwd())
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # at the end, so that a folder does not shadow installed packages
     try:
         return _attribute(module, attribute)
     except ModuleNotFoundError as error:
-        missing = error.name or module
-        remedy = (
-            f"Install the package that contains {missing}, or run the command in the folder that contains it."
-            if missing.partition(".")[0] == module.partition(".")[0]
-            else f"Install {missing}, which {module} imports."
-        )
         raise QontextError(
-            f"the {kinds.noun} {where!r} cannot be imported: there is no module {missing!r}",
-            place=offered or None,
-            remedy=remedy,
-        ) from None
-    except AttributeError as error:
-        loaded = sys.modules.get(module)
-        if loaded is None:  # raised while the module was imported
-            raise _broken(kinds, where, offered, error) from error
-        raise QontextError(
-            f"the module {module} has no {attribute}, which the {kinds.noun} {where!r} names",
-            place=getattr(loaded, "__file__", None) or offered or None,
-            remedy="Correct the name after the colon.",
-        ) from None
-    except Exception as error:
-        raise _broken(kinds, where, offered, error) from error
-
-
-def _broken(kinds: Kinds, where: str, offered: str, error: Exception) -> QontextError:
-    return QontextError(
-        f"the {kinds.noun} {where!r} cannot be imported: {type(error).__name__}: {first_line(error)}",
-        place=_line_of(error) or offered or None,
-        remedy=f"Update {offered}, or uninstall it."
-        if offered
-        else "Fix its module; --debug shows the traceback.",
-    )
-
-
-def _line_of(error: Exception) -> str | None:
-    """The file and line that raised the error."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}"
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return None if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
-
-
-def _package(point: EntryPoint) -> str:
-    return (
-        f"{point.dist.name} {point.dist.version}" if point.dist is not None else f"entry point {point.name}"
-    )
+            f"the {kinds.noun} {where!r} cannot be imported: there is no module {error.name!r}",
+            remedy="Install its package, or run the command in the folder that contains it.",
+        ) from error
 
 
 def _split(where: str) -> tuple[str, str]:

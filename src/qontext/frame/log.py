@@ -93,59 +93,18 @@ def warnings_only() -> Iterator[None]:
         logger.setLevel(level)
 
 
-_hidden: list[bool] = []
-
-
-@contextlib.contextmanager
-def without_results() -> Iterator[None]:
-    """Inside this context, tables of results are hidden, for a command that is a part of another one."""
-    _hidden.append(True)
-    try:
-        yield
-    finally:
-        _hidden.pop()
-
-
-@contextlib.contextmanager
-def without_repeats() -> Iterator[None]:
-    """Inside this context, a message is shown once, for work that reads the same files several times."""
-    earlier: set[str] = set()
-
-    def is_new(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if record.levelno < NOTE:
-            return True
-        is_repeat = text in earlier
-        earlier.add(text)
-        return not is_repeat
-
-    logger.addFilter(is_new)
-    try:
-        yield
-    finally:
-        logger.removeFilter(is_new)
-
-
 @contextlib.contextmanager
 def progress(
     what: str, total: float | None, unit: str = "", earlier: float = 0.0
 ) -> Iterator[Callable[..., None]]:
-    """A progress bar with rate and ETA; yields `advance(amount)`, or `advance(amount, "additional text")`. What
-    advances may say that there is another total, `advance(amount, total=…)`, or that some of it is no work,
-    `advance(amount, skipped=…)`. `earlier` was done before an interruption and says nothing about the rate.
-
-    On a terminal it is a live bar; elsewhere a line for every twentieth of the work, at most every 20 seconds and at least
-    every 5 minutes, so that log files stay readable. Work of less than two seconds shows nothing.
+    """A progress bar with rate and ETA on a terminal, else a line every half a minute; yields `advance(amount)`, or
+    `advance(amount, "additional text")`. What advances may say that there is another total, `advance(amount, total=…)`, or
+    that some of it is no work, `advance(amount, skipped=…)`. `earlier` was done before an interruption and says nothing
+    about the rate.
     """
-    if is_shown() and sys.stderr.isatty():
-        with _live_bar(what, total, unit, earlier) as advance:
-            yield advance
-    else:
-        yield _line_printer(what, total, unit, earlier)
-
-
-@contextlib.contextmanager
-def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iterator[Callable[..., None]]:
+    if not is_shown():
+        yield lambda *amounts, **changes: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -157,58 +116,42 @@ def _live_bar(what: str, total: float | None, unit: str, earlier: float) -> Iter
         TimeRemainingColumn(),
         TextColumn("{task.fields[suffix]}", style="dim"),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    is_live = sys.stderr.isatty()
+    with Progress(*columns, console=Console(stderr=True), transient=True, disable=not is_live) as bar:
         task = bar.add_task(what, total=total, completed=int(earlier), rate="", suffix="", visible=False)
-        started, done = time.monotonic(), 0.0
+        started = shown = time.monotonic()
+        done = 0.0
 
         def advance(
             amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0
         ) -> None:
-            nonlocal done
+            nonlocal done, shown
             done += amount
-            total = (total or bar.tasks[0].total or skipped) - skipped if skipped else total
-            elapsed = time.monotonic() - started
-            bar.update(
-                task, advance=amount, visible=elapsed > 2, rate=_rate(done, elapsed, unit), total=total
-            )
+            total = total or bar.tasks[0].total
+            total = total - skipped if total else total
+            now = time.monotonic()
+            rate = _rate(done, now - started, unit)
+            bar.update(task, advance=amount, visible=now - started > 2, rate=rate, total=total)
             if suffix:
                 bar.update(task, suffix=suffix)
+            if not is_live and now - shown > BETWEEN:
+                shown = now
+                left = (total or 0) - earlier - done
+                note(
+                    f"{what}: {earlier + done:,.0f}{f' of {total:,.0f}' if total else ''} {unit}, {rate}"
+                    + (f", {duration((now - started) / done * left)} left" if total and done else "")
+                    + (f", {suffix}" if suffix else "")
+                )
 
         yield advance
 
 
-LEAST_BETWEEN, MOST_BETWEEN, SHOWN_PARTS = 20, 300, 20
-"""Seconds between two lines of progress, and the parts of the work of which each has its line, if they take that long."""
-
-
-def _line_printer(what: str, total: float | None, unit: str, earlier: float) -> Callable[..., None]:
-    started = shown = time.monotonic()
-    done, last, all_of_it, shown_done = 0.0, "", total, 0.0
-
-    def advance(amount: float, suffix: str = "", *, total: float | None = None, skipped: float = 0.0) -> None:
-        nonlocal done, shown, last, all_of_it, shown_done
-        done, last, all_of_it = done + amount, suffix or last, total or all_of_it
-        all_of_it = all_of_it - skipped if all_of_it else all_of_it
-        now = time.monotonic()
-        is_visible = done - shown_done >= (all_of_it or 0) / SHOWN_PARTS
-        if now - shown > (LEAST_BETWEEN if is_visible else MOST_BETWEEN):
-            shown, shown_done, elapsed = now, done, now - started
-            missing = (all_of_it or 0) - earlier - done
-            left = f", {duration(elapsed / done * missing)} left" if all_of_it and done else ""
-            of = f" of {all_of_it:,.0f}" if all_of_it else ""
-            also = f", {last}" if last else ""
-            note(f"{what}: {earlier + done:,.0f}{of} {unit}, {_rate(done, elapsed, unit)}{left}{also}")
-
-    return advance
+BETWEEN = 30
+"""Seconds between two lines of progress in a log file."""
 
 
 def _rate(done: float, elapsed: float, unit: str) -> str:
-    if elapsed <= 0:
-        return ""
-    if 0 < done < elapsed and unit.endswith("s"):  # in seconds each
-        each, one = elapsed / done, unit[:-3] + "y" if unit.endswith("ies") else unit[:-1]
-        return f"{each:,.{0 if each > 10 else 1}f} s per {one}"
-    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 1}f} {unit}/s"
+    return f"{done / elapsed:,.{0 if done > 10 * elapsed else 2}f} {unit}/s" if elapsed > 0 else ""
 
 
 def duration(seconds: float) -> str:
@@ -235,7 +178,7 @@ def show_line(text: str) -> None:
 
 def show_table(title: str, rows: dict[str, Any]) -> None:
     """Results as two aligned columns on stdout; nested results are indented under their name."""
-    if not is_shown() or _hidden:
+    if not is_shown():
         return
     from rich.console import Console
     from rich.table import Table

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 from pydantic import Field, model_validator
 
 from qontext.data.passage import TitleRule
-from qontext.frame.config import Advanced, Input, Machine, without_empty
+from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.models.presets import PRESETS
 from qontext.pretrain.objectives import METHODS
@@ -136,10 +136,6 @@ class PretrainConfig(EncoderConfig):
 
             rules_of(self.context)
         return self
-
-    def identity(self) -> dict[str, Any]:
-        """Without these settings if they change nothing, so that directories without them stay the same."""
-        return without_empty(super().identity(), "frozen_layers", "initial_share", "token_weight")
 
     def context_name(self) -> str:
         """The context, resolved."""

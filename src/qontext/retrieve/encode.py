@@ -12,7 +12,7 @@ from pydantic import Field
 
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import ComputeConfig, Input, Machine, without_empty
+from qontext.frame.config import ComputeConfig, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
@@ -75,10 +75,6 @@ class EncodeConfig(PartsConfig, ComputeConfig):
 
     batch_tokens: Annotated[int | None, Machine()] = Field(None, ge=1)
     """Tokens per batch. Default: chosen for the device."""
-
-    def identity(self) -> dict[str, Any]:
-        """Without prompts that are not set, so that earlier results stay valid."""
-        return without_empty(super().identity(), "query_prompt", "passage_prompt")
 
     @property
     def prompts(self) -> dict[TextKind, str | None]:

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from qontext.data.places import find_passages
 from qontext.frame import artifacts, locks
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Asks, DeviceConfig, Input, Seed, without_empty
+from qontext.frame.config import Asks, DeviceConfig, Input, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import PartsConfig
 from qontext.retrieve.ask import outside
@@ -92,11 +92,6 @@ class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
 
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the first pass of exact search; candidates from bf16 and fp16 are rescored in fp32."""
-
-    def identity(self) -> dict[str, Any]:
-        """Without a system and a grouping where there is none, as in directories that were written before they existed."""
-        settings = without_empty(super().identity(), "system", "query_prompt")
-        return {name: value for name, value in settings.items() if (name, value) != ("group", "passage")}
 
     @property
     def is_divisible(self) -> bool:

@@ -7,6 +7,7 @@ computed after it, by another process. Later searches index what has changed fir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -82,7 +83,7 @@ def _refresh(root: Path, **settings: Any) -> None:
             log.warn(f"another process updates {root}: what changed since it began is not found yet")
             return
         time.sleep(0.1)
-    with log.warnings_only() if is_adapted(root) else log.without_results():
+    with contextlib.nullcontext() if not is_adapted(root) else log.warnings_only():
         execution.command("refresh")(root, **settings)
 
 

@@ -1,4 +1,4 @@
-"""The type stub of `qontext.api`, generated from the verbs' configurations by `python -m qontext.cli.stubs`.
+"""The type stub of `qontext.api`, generated from the verbs' configurations by `python tools/stubs.py`.
 
 Each verb is a function with its settings as keywords, so that editors complete them and type checkers check them.
 """
@@ -16,8 +16,8 @@ from qontext.frame import stages
 from qontext.frame.config import Input, StageConfig, marked
 from qontext.frame.stages import Command, Stage
 
-STUB = Path(__file__).parents[1] / "api.pyi"
-_HEAD = '''"""Every verb as a typed Python function. Generated from the configurations by `python -m qontext.cli.stubs`."""
+STUB = Path(__file__).parents[1] / "src" / "qontext" / "api.pyi"
+_HEAD = '''"""Every verb as a typed Python function. Generated from the configurations by `python tools/stubs.py`."""
 
 from collections.abc import Sequence
 from pathlib import Path
