@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 53570,
+    "LINES": 53420,
     "MODULES": 310,
-    "TEST_LINES": 44140,
+    "TEST_LINES": 43741,
     "MANUAL_WORDS": 24917,
     "RESULT_WORDS": 21710,
 }

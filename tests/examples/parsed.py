@@ -13,7 +13,7 @@ NOT_RUN = {
     "(serve|annotate) (?!.*--(dry-run|export))": "serves until it is stopped; tests/serve does so",
     "export .*--to (onnx|openvino)": "converts a model, which takes seconds; tests/release does so",
     "demo": "takes minutes; tests/test_demo.py runs it on a smaller source",
-    "generate .*--endpoint": "needs a chat server; tests/queries/test_endpoint.py has one",
+    "generate .*--endpoint": "needs a chat server; tests/queries/test_llm.py has one",
     "(index|adapt) .*--uri": "needs a server; tests/retrieve has real ones",
     ".*--on ": "starts or needs a Ray cluster; tests/cluster has one",
     "evaluate .* trec-dl-2019": "needs a data set from the network",

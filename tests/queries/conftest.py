@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import socket
 import struct
@@ -166,23 +165,6 @@ class Server:
 
     def silent(self, handler, body, seconds):
         time.sleep(float(seconds))
-
-    def drip(self, handler, body, _):
-        handler.send_response(200)
-        handler.send_header("Content-Length", "1000")
-        handler.end_headers()
-        for _ in range(40):
-            handler.wfile.write(b" ")
-            time.sleep(0.05)
-
-    def endless(self, handler, body, start):
-        """A start, and then the same bytes until the client hangs up."""
-        head, _, more = start.replace("~", "\r\n").partition("|")
-        with contextlib.suppress(OSError):
-            handler.wfile.write(head.encode())
-            while True:
-                handler.wfile.write(more.encode())
-                time.sleep(0.01)
 
     def garbage(self, handler, body, _):
         self.reply(handler, 200, b"\x00\xff<html>not what you asked for</html>")

@@ -7,54 +7,39 @@ asks for. A wrong key or URL stops the run at once with an error. No message con
 
 from __future__ import annotations
 
-import contextlib
-import http.client  # not httpx: it has no deadline for a whole reply, and refuses replies with an odd Content-Length
+import http.client
 import json
 import os
 import random
-import re
-import socket
-import ssl
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from email.utils import parsedate_to_datetime
-from typing import Any, ClassVar, TypeVar
+from typing import Any
+from urllib.error import HTTPError
 from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, ProxyHandler, Request, build_opener
 
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.trust import PREFIX, Demand, is_given, is_this_machine
 
 DEFAULT_ENDPOINT, DEFAULT_KEY_VARIABLE = "http://127.0.0.1:8000/v1", "OPENAI_API_KEY"
-_EXAMPLE = "Example: --endpoint http://127.0.0.1:8000/v1"
-_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-"""A name of an environment variable."""
-_PIECE = 8
-"""Minimum length of a part of a key to be hidden in messages: servers repeat keys in part."""
+LARGEST_REPLY = 8 << 20
+LONGEST_PAUSE = 60.0
+_PASSES = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 
 
 def check_endpoint(endpoint: str) -> None:
-    """Refuse invalid base URLs. Parts that may contain a secret are not repeated."""
-    if any(sign in endpoint for sign in "@?#"):
-        raise QontextError(
-            "the address of the endpoint contains credentials, a query or a fragment",
-            remedy="Put the key into an environment variable and name that variable with --key-variable.",
-        )
-    if not re.fullmatch(r"[!-~]+", endpoint):
-        raise QontextError(
-            f"the address of the endpoint, {endpoint!r}, is empty or contains spaces or non-ASCII characters",
-            remedy=_EXAMPLE,
-        )
+    """Refuse what is no base URL, and one with a secret, which would be recorded. Neither is repeated."""
     try:
         parts = urlsplit(endpoint)
-        host = (parts.hostname or "").encode("idna")  # which refuses empty and overlong labels
-        is_valid = parts.scheme in ("http", "https") and host and (parts.port is None or parts.port > 0)
+        is_valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
         is_valid = False
-    if not is_valid:
+    if not is_valid or any(sign in endpoint for sign in "@?#"):
         raise QontextError(
-            f"the address of the endpoint, {endpoint!r}, is not a valid http or https URL", remedy=_EXAMPLE
+            "the address of the endpoint is no http or https URL without credentials, query and fragment",
+            remedy="Example: --endpoint http://127.0.0.1:8000/v1. A key belongs into the environment variable of "
+            "--key-variable.",
         )
 
 
@@ -63,26 +48,25 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
     host that the user named; passages that stay on this machine, without a key, need no permission."""
     endpoint = str(values.get("endpoint") or DEFAULT_ENDPOINT)
     variable = str(values.get("key_variable") or DEFAULT_KEY_VARIABLE)
-    is_default = endpoint == DEFAULT_ENDPOINT
-    host = () if is_default else (endpoint,)
-    if not is_default and not _is_here(endpoint):
+    host = () if endpoint == DEFAULT_ENDPOINT else (endpoint,)
+    if host and not _is_here(endpoint):
         yield Demand(f"send passages to {endpoint}", host)
-    # A variable that is named is told even where it is not set; what is no name may be the key, passed by mistake.
-    is_named = variable != DEFAULT_KEY_VARIABLE and _NAME.fullmatch(variable)
-    if not is_named and not os.environ.get(variable, "").strip():
+    is_default = variable == DEFAULT_KEY_VARIABLE
+    # A variable that is named is told even where it is not set.
+    if is_default and not os.environ.get(variable, "").strip():
         return
-    if variable == DEFAULT_KEY_VARIABLE or variable.startswith(PREFIX):
-        name = () if variable == DEFAULT_KEY_VARIABLE else (variable,)
-        yield Demand(f"send the environment variable {variable} to {endpoint}", (*host, *name))
-    elif not is_given(variable):
+    sends = f"send the environment variable {variable} to {endpoint}"
+    if is_default or variable.startswith(PREFIX):
+        yield Demand(sends, host if is_default else (*host, variable))
+    elif is_given(variable):
+        yield Demand(sends, host)
+    else:
         yield Demand(
-            f"send the environment variable {variable} to {endpoint}",
+            sends,
             (variable,),
             only_by=f"Name the variable yourself (--key-variable, or --set STEP.key_variable={variable}): a file may only "
             f"name {DEFAULT_KEY_VARIABLE} and variables that begin with {PREFIX}.",
         )
-    else:
-        yield Demand(f"send the environment variable {variable} to {endpoint}", host)
 
 
 def _is_here(endpoint: str) -> bool:
@@ -92,46 +76,13 @@ def _is_here(endpoint: str) -> bool:
         return False
 
 
-def read_key(variable: str, *, needed: bool) -> str | None:
+def read_key(variable: str) -> str | None:
     """The key in an environment variable, without the line break that often ends a key file."""
-    # The variable's name is not repeated: it may be the key, passed by mistake.
-    if not _NAME.fullmatch(variable):
-        raise QontextError(
-            "--key-variable is not the name of an environment variable",
-            remedy="Put the key into an environment variable and pass that variable's name.",
-        )
     key = os.environ.get(variable, "").strip()
-    if not key and needed:
+    if not key and variable != DEFAULT_KEY_VARIABLE:
+        # The variable's name is not repeated: it may be the key, passed by mistake.
         raise QontextError("the environment variable that --key-variable names is not set")
-    if key and not re.fullmatch(r"[!-~]+", key):
-        raise QontextError(
-            "the key in the environment variable contains spaces, line breaks or non-ASCII characters",
-            remedy="Set the variable to the key only.",
-        )
     return key or None
-
-
-def hide(text: str, secret: str | None) -> str:
-    """The text with the secret, and long parts of it, replaced by ``***``."""
-    if not secret:
-        return text
-    size = min(_PIECE, len(secret))
-    pieces = {secret[i : i + size] for i in range(len(secret) - size + 1)}
-    visible: list[str] = []
-    last = 0  # the end of what is hidden or shown so far
-    for at in range(len(text) - size + 1):
-        if text[at : at + size] in pieces:
-            if at > last or not visible:
-                visible += [text[last:at], "***"]
-            last = at + size
-    return "".join([*visible, text[last:]])
-
-
-LARGEST_REPLY = 8 << 20
-LONGEST_PAUSE = 60.0
-MOST_TOKENS = 10**9
-"""Larger token counts are considered implausible."""
-_PASSES = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 
 
 @dataclass(frozen=True)
@@ -155,12 +106,19 @@ class TryAgain(Exception):
         self.pause = pause
 
 
-T = TypeVar("T")
+class _NoRedirects(HTTPRedirectHandler):
+    """A redirect is an error: the key is for the host that was named."""
+
+    def redirect_request(self, *_: Any) -> None:
+        return None
+
+
+_OPENER = build_opener(ProxyHandler({}), _NoRedirects())
 
 
 @dataclass(frozen=True)
-class Endpoint:
-    """A server that answers requests in JSON (``https://host/v1``), its key, the timeout and the number of retries."""
+class Chat:
+    """A chat endpoint (``https://host/v1``), its key, the timeout and the number of retries."""
 
     endpoint: str
     key: str | None = field(default=None, repr=False)
@@ -168,125 +126,60 @@ class Endpoint:
     retries: int = 6
     first_pause: float = 1.0
 
-    remedy: ClassVar[str] = "Check --endpoint and --chat-model."
-    key_remedy: ClassVar[str] = "Set the environment variable named by --key-variable to a valid key."
-
-    def __post_init__(self) -> None:
-        check_endpoint(self.endpoint)
-
-    def post(self, path: str, body: dict[str, Any], parse: Callable[[bytes], T]) -> T:
-        """The parsed reply to one request."""
+    def ask(self, body: dict[str, Any]) -> Reply:
+        """The reply to one request."""
         pause = self.first_pause
         for attempt in range(self.retries + 1):
             try:
-                return self._once(path, body, parse)
+                return self._once(body)
             except TryAgain as error:
                 reason = self._hide(str(error))
                 if attempt == self.retries:
                     break
                 # A random share, so that waiting requests are not all sent again at the same time.
                 wait = pause * (0.5 + random.random()) if error.pause is None else error.pause
-                time.sleep(min(wait, LONGEST_PAUSE))
+                time.sleep(max(0.0, min(LONGEST_PAUSE, wait)))
                 pause *= 2
         raise CallFailed(f"{reason} (tried {self.retries + 1} times)")
 
-    def _once(self, path: str, body: dict[str, Any], parse: Callable[[bytes], T]) -> T:
-        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+    def _once(self, body: dict[str, Any]) -> Reply:
+        headers = {"Content-Type": "application/json", "Accept": "application/json", "User-Agent": "qontext"}
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        path = urlsplit(self.endpoint).path.rstrip("/") + path
-        data = json.dumps(body).encode()
-        deadline = time.monotonic() + self.timeout
+        address = f"{self.endpoint.rstrip('/')}/chat/completions"
         try:
-            with self._connect(deadline) as connection:
-                connection.request("POST", path, data, headers)
-                response = connection.getresponse()
-                content = _read(response)
-            if time.monotonic() >= deadline:  # closed in a reply that looks complete
-                raise TimeoutError
+            request = Request(address, json.dumps(body).encode(), headers)
+            with _OPENER.open(request, timeout=self.timeout) as response:
+                return _parse(response.read(LARGEST_REPLY))
+        except HTTPError as error:
+            with error:
+                self._refuse(error)
+            raise
         except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: a malformed header
-            if isinstance(error, TimeoutError) or time.monotonic() >= deadline:
-                raise TryAgain(f"no complete reply within {self.timeout:g} s") from None
-            self._refuse_connection(error)
             raise TryAgain(f"the connection failed: {type(error).__name__} {error}".strip()) from None
-        if response.status != 200:
-            self._refuse(response, content)
-        return parse(content)
 
-    @contextlib.contextmanager
-    def _connect(self, deadline: float) -> Iterator[http.client.HTTPConnection]:
-        """A connection with a deadline for the whole reply, even if data keeps arriving."""
-        parts = urlsplit(self.endpoint)
-        assert parts.hostname is not None
-        kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-        connection = kind(parts.hostname, parts.port, timeout=self.timeout)
-        connection.connect()
-        watch = threading.Timer(deadline - time.monotonic(), _hang_up, [connection.sock])
-        watch.daemon = True
-        watch.start()
+    def _refuse(self, error: HTTPError) -> None:
         try:
-            yield connection
-        finally:
-            watch.cancel()
-            connection.close()
-
-    def _refuse_connection(self, error: Exception) -> None:
-        """Raise for permanent errors."""
-        if isinstance(error, ssl.SSLCertVerificationError):
-            raise QontextError(
-                f"the certificate of the endpoint is not valid: {error.verify_message}", place=self.endpoint
-            ) from None
-        if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
-            raise QontextError(
-                "the endpoint does not speak TLS", place=self.endpoint, remedy="Use http:// instead."
-            ) from None
-
-    def _refuse(self, response: http.client.HTTPResponse, content: bytes) -> None:
-        message = self._hide(f"{response.status} {response.reason}: {_error_text(content)}")
-        if response.status in _PASSES:
-            raise TryAgain(message, _retry_after(response.headers.get("Retry-After")))
-        if response.status in (401, 403):
-            raise QontextError(
-                f"the endpoint refuses the key ({message})",
-                place=self.endpoint,
-                remedy=self.key_remedy,
-            )
-        if response.status in (400, 413, 422):
-            raise CallFailed(message)
+            content = error.read(2000).decode("utf-8", "replace")
+        except (OSError, http.client.HTTPException):
+            content = ""
+        message = self._hide(f"{error.code} {error.reason}: {content}")
+        if error.code in _PASSES:
+            raise TryAgain(message, _seconds(error.headers.get("Retry-After"))) from None
+        if error.code in (400, 413, 422):
+            raise CallFailed(message) from None
+        is_of_key = error.code in (401, 403)
         raise QontextError(
-            f"the endpoint answers {message}",
+            f"the endpoint refuses the key ({message})" if is_of_key else f"the endpoint answers {message}",
             place=self.endpoint,
-            remedy=self.remedy,
-        )
+            remedy="Set the environment variable named by --key-variable to a valid key."
+            if is_of_key
+            else "Check --endpoint and --chat-model.",
+        ) from None
 
     def _hide(self, text: str) -> str:
         """A short message without the key, which servers may repeat in their errors."""
-        return shorten(hide(shorten(text, 1000), self.key), 400)
-
-
-class Chat(Endpoint):
-    """A chat endpoint."""
-
-    def ask(self, body: dict[str, Any]) -> Reply:
-        """The reply to one request."""
-        return self.post("/chat/completions", body, _parse)
-
-
-def _hang_up(sock: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        sock.shutdown(socket.SHUT_RDWR)
-
-
-def _read(response: http.client.HTTPResponse) -> bytes:
-    """The whole body."""
-    content = bytearray()
-    while chunk := response.read1(1 << 16):
-        content += chunk
-        if len(content) > LARGEST_REPLY:
-            raise http.client.HTTPException(f"the reply is larger than {LARGEST_REPLY >> 20} MB")
-    if response.length:
-        raise http.client.IncompleteRead(b"", response.length)
-    return bytes(content)
+        return shorten(text.replace(self.key, "***") if self.key else text, 400)
 
 
 def _parse(content: bytes) -> Reply:
@@ -295,39 +188,16 @@ def _parse(content: bytes) -> Reply:
         text = value["choices"][0]["message"]["content"]
         usage = value.get("usage") or {}
         tokens = [int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")]
-        is_plausible = all(0 <= count < MOST_TOKENS for count in tokens)
     except (ValueError, LookupError, TypeError, AttributeError, OverflowError, RecursionError):
-        raise TryAgain(f"the reply is not a chat completion: {_start(content)!r}") from None
+        start = content[:200].decode("utf-8", "replace")
+        raise TryAgain(f"the reply is not a chat completion: {start!r}") from None
     if not isinstance(text, str):
         raise TryAgain("the reply contains no text")
-    if not is_plausible:
-        raise TryAgain(f"the reply reports implausible numbers of tokens: {tokens[0]} and {tokens[1]}")
     return Reply(text, *tokens)
 
 
-def _error_text(content: bytes) -> str:
+def _seconds(value: str | None) -> float | None:
     try:
-        value = json.loads(content)
-        error = value.get("error", value) if isinstance(value, dict) else value
-        message = str(error.get("message", error) if isinstance(error, dict) else error)
-    except (ValueError, RecursionError):
-        message = _start(content)
-    return message.strip()
-
-
-def _start(content: bytes) -> str:
-    return content[:200].decode("utf-8", "replace")
-
-
-def _retry_after(value: str | None) -> float | None:
-    """Seconds, or a date."""
-    if not value:
-        return None
-    try:
-        return max(0.0, float(value))
+        return float(value or "")
     except ValueError:
-        pass
-    try:
-        return max(0.0, parsedate_to_datetime(value).timestamp() - time.time())
-    except (ValueError, OverflowError):
         return None

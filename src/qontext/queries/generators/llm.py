@@ -13,7 +13,6 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from threading import Event
 from typing import Annotated, Any, Literal, NoReturn, Self
 
 from pydantic import Field, model_validator
@@ -81,7 +80,7 @@ class LlmOptions(SamplingOptions):
     concurrency: Annotated[int, Field(ge=1, le=1024), Machine()] = 16
     """Number of concurrent requests."""
     timeout: Annotated[float, Field(gt=0, le=86_400), Machine()] = 120.0
-    """Timeout for a complete reply, in seconds."""
+    """Timeout of a request, in seconds without an answer."""
     retries: Annotated[int, Field(ge=0), Machine()] = 6
     """Number of retries after a failure, with increasing pauses."""
     price_in: Annotated[float, Field(ge=0), Machine()] = 0.0
@@ -109,11 +108,10 @@ class Llm(Generator):
 
     def __init__(self, settings: LlmOptions, task: Task) -> None:
         trust.require(demands({"endpoint": settings.endpoint, "key_variable": settings.key_variable}))
-        key = read_key(settings.key_variable, needed=settings.key_variable != DEFAULT_KEY_VARIABLE)
+        key = read_key(settings.key_variable)
         self.settings, self.task, self.more = settings, task, read_options(settings.chat_options)
         self.chat = Chat(settings.endpoint, key, settings.timeout, settings.retries)
         self.tally: Counter[str] = Counter()
-        self.halted = Event()
 
     @classmethod
     def open(cls, options: LlmOptions, task: Task) -> Llm:
@@ -152,8 +150,6 @@ class Llm(Generator):
             for future in as_completed(passage_of):
                 try:
                     queries, counts = future.result()
-                except _Halted:
-                    continue  # another request was refused: its error is raised, regardless of the order of completion
                 except CallFailed as error:
                     failed[passage_of[future]] = error
                     in_a_row += 1
@@ -167,7 +163,6 @@ class Llm(Generator):
             pool.shutdown(wait=False, cancel_futures=True)
 
     def _stop(self, failed: dict[int, CallFailed]) -> NoReturn:
-        self.halted.set()
         raise QontextError(
             f"{len(failed)} passages got no reply; last error: {[*failed.values()][-1]}",
             place=self.settings.endpoint,
@@ -178,13 +173,7 @@ class Llm(Generator):
         """The passage's queries and their cost; an invalid reply is requested once more."""
         counts: Counter[str] = Counter()
         for attempt in range(2):
-            if self.halted.is_set():
-                raise _Halted
-            try:
-                reply = self.chat.ask(self._body(passage, attempt))
-            except QontextError:
-                self.halted.set()  # before the next waiting request starts
-                raise
+            reply = self.chat.ask(self._body(passage, attempt))
             counts["requests"] += 1
             counts["prompt_tokens"] += reply.prompt_tokens
             counts["completion_tokens"] += reply.completion_tokens
@@ -210,29 +199,20 @@ class Llm(Generator):
         return {name: value for name, value in {**body, **self.more}.items() if value is not None}
 
 
-class _Halted(Exception):
-    """Raised for requests that are no longer sent."""
-
-
 def read_options(text: str) -> dict[str, Any]:
     """The additional fields of the request; they are recorded, so keys are refused."""
     try:
-        value = json.loads(text, parse_constant=_refuse_constant)
-        plain = json.dumps(value)
-    except (ValueError, RecursionError) as error:
-        raise QontextError(f"--chat-options is not JSON: {error}") from None
+        value = json.loads(text)
+    except ValueError:
+        value = None
     if not isinstance(value, dict):
         raise QontextError("--chat-options is not a JSON object", remedy="Example: '{\"top_p\": null}'")
-    if secret := _SECRET.search(plain):
+    if secret := _SECRET.search(json.dumps(value)):
         raise QontextError(
             f"--chat-options contains {secret[1]!r}, and options are recorded",
             remedy="Put the key into an environment variable and name that variable with --key-variable.",
         )
     return value
-
-
-def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON value")
 
 
 def messages(
