@@ -26,9 +26,7 @@ FIXTURES = {
 
 SLOW: dict[str, list[str]] = {
     "starts Ray, Milvus or PostgreSQL, or several processes that imitate machines": [
-        "cluster/test_connect.py",
         "cluster/test_index.py",
-        "cluster/test_ranks.py",
         "cluster/test_ray.py",
         "retrieve/test_milvus.py",
         "retrieve/test_milvus_server.py",

@@ -52,7 +52,7 @@ def test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended(
     out, before, about = trained.out, answers(trained.out), read_adapted(trained.out)
     changed = write_documents([report(number) for number in range(2, 32)], "docs.jsonl")
     searcher = Searcher(out)  # which reads its parts when they are first needed
-    for place in ("qontext.cluster.recipe_processes.run_steps", "qontext.adapt.update.measured"):
+    for place in ("qontext.cluster.torchrun.run_steps", "qontext.adapt.update.measured"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, end)
             with pytest.raises(KeyboardInterrupt):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -156,46 +152,3 @@ def cluster() -> Iterator[Any]:
         yield started
         ray.shutdown()
         started.shutdown()
-
-
-IMPATIENT = """
-import sys
-from qontext.__main__ import main
-from qontext.cluster import connect
-
-connect.LOOK, connect.HEADLESS = 0.2, 3.0
-sys.argv[0] = "qontext"
-main()
-"""
-"""The command, which does not wait long for a head that is gone."""
-DOOMED = """
-import sys
-from ray.cluster_utils import Cluster
-
-node = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
-cluster = Cluster(initialize_head=True, head_node_args=node)
-print(cluster.address, flush=True)
-sys.stdin.readline()
-cluster.head_node.kill_gcs_server()
-print("killed", flush=True)
-sys.stdin.readline()
-"""
-"""A cluster in a process of its own, since Ray ends every process that is connected to a head that is gone."""
-
-
-@contextmanager
-def another_cluster(**environment: str) -> Iterator[subprocess.Popen[str]]:
-    """A cluster with these variables. It prints its address; at a line of input, its head is killed."""
-    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    variables = {**os.environ, **environment}
-    with subprocess.Popen([sys.executable, "-c", DOOMED], env=variables, **pipes) as process:
-        yield process
-        assert process.stdin is not None
-        process.stdin.close()
-
-
-@pytest.fixture
-def doomed(cluster: Any) -> Iterator[subprocess.Popen[str]]:
-    """A second cluster, whose processes end 10 s after their head; Ray's own time is 60 s."""
-    with another_cluster(RAY_gcs_rpc_server_reconnect_timeout_s="10") as process:
-        yield process

@@ -1,27 +1,26 @@
-"""Parts on a Ray cluster of several nodes, all on this machine: the result of one process, whatever breaks."""
+"""Parts and trainings on a Ray cluster of several nodes, all on this machine: the result of one process, whatever breaks."""
 
 from __future__ import annotations
 
-import shutil
+import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from tests.cluster.conftest import IMPATIENT, NODE, Inputs
+from tests.cluster.conftest import NODE, Inputs
+from tests.tiny import Server
 
 from qontext import api
-from qontext.cluster import on_ray
-from qontext.cluster.worker import Order, Superseded, Worker, WorkerDirectory
-from qontext.data.collection import read_passages
-from qontext.frame import stages
-from qontext.frame.artifacts import Artifact, Workdir
+from qontext.cluster.on_ray import Order, Worker, connected
+from qontext.frame import artifacts, trust
+from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 
 ray = pytest.importorskip("ray", reason="the package ray is not installed")
@@ -95,31 +94,15 @@ def test_a_worker_is_killed(
     is_whole(artifact)
 
 
-def test_a_worker_that_is_not_heard_of_is_given_up(
-    cluster: Any,
-    generate: Callable[..., Artifact],
-    is_whole: Callable[[Artifact], None],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(on_ray, "BEAT", 0.5)
-    monkeypatch.setattr(on_ray, "SILENCE", 4.0)
-    (tmp_path / "stop d3#1").touch()
-    artifact = generate("out", on="ray")
-    assert not (tmp_path / "stop d3#1").exists()
-    is_whole(artifact)
-
-
 def test_a_part_that_fails_stops_the_job_and_keeps_the_others(
     cluster: Any, generate: Callable[..., Artifact], is_whole: Callable[[Artifact], None], tmp_path: Path
 ) -> None:
     poison = tmp_path / "poison d3#1"
     poison.touch()
-    with pytest.raises(QontextError, match=r"the part part-\d+.parquet failed 3 times: ValueError: d3#1 can"):
+    with pytest.raises(ValueError, match="d3#1 cannot be read"):
         generate("out", on="ray")
-    assert poison.read_text() == "tried\n" * 3
     before = {path: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    assert len(before) > 3 and not list((tmp_path / "out").glob(".tmp*"))
+    assert not list((tmp_path / "out").glob(".tmp*"))
     poison.unlink()
     is_whole(generate("out"))  # without a cluster
     assert all(path.stat().st_mtime_ns == changed for path, changed in before.items())
@@ -160,84 +143,148 @@ def test_the_command_is_killed_and_started_again(
     is_whole(artifact)
 
 
-def test_the_head_is_killed(
-    cluster: Any,
-    doomed: subprocess.Popen[str],
-    inputs: Inputs,
-    generate: Callable[..., Artifact],
-    is_whole: Callable[[Artifact], None],
-    tmp_path: Path,
+def test_an_address_at_which_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # by other tests of this process
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        on = f"127.0.0.1:{listener.getsockname()[1]}"
+    with pytest.raises(trust.Untrusted), connected(on):
+        pass
+    trust.give(on)
+    with pytest.raises(QontextError, match=f"cannot connect to the Ray cluster at {on}"), connected(on):
+        pass
+
+
+def test_a_node_with_another_version_or_without_the_directory_says_so(tmp_path: Path) -> None:
+    order = Order.of("tokens", {"texts": "p.jsonl", "tokenizer": "t"}, tmp_path / "out")
+    part: Any = None
+    with pytest.raises(QontextError, match=r"was started with 0\.0\.1"):
+        Worker(order._replace(version="0.0.1"), "key", "w").make(part)
+    with pytest.raises(QontextError, match="does not see this directory"):
+        Worker(order, "key", "w").make(part)
+
+
+COMMON = {"batch_size": 4, "log_every": 1, "precision": "fp32", "device": "cpu"}
+Train = Callable[..., Artifact]
+
+
+@pytest.fixture
+def pretrain(inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """pretrain("name", on="ray") in a directory of its own, by which its processes are known."""
+    monkeypatch.chdir(tmp_path)
+
+    def train(name: str, **settings: Any) -> Artifact:
+        tiny = {"encoder": "tiny", "tokenizer": str(inputs.folder / "encoder"), "method": "mlm", "workers": 1}
+        made: Artifact = api.pretrain(
+            inputs.folder / "passages", out=tmp_path / name, **{**COMMON, **tiny, "steps": 3, **settings}
+        )
+        return made
+
+    return train
+
+
+def ranks_in(folder: Path) -> list[int]:
+    """The processes of ranks that work in this folder."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            is_rank = (process / "cmdline").read_bytes().startswith(b"ray::Rank")
+            if is_rank and (process / "cwd").resolve() == folder.resolve():
+                found.append(int(process.name))
+        except OSError:  # it has ended
+            continue
+    return found
+
+
+def test_one_rank_makes_what_this_process_makes(cluster: Any, pretrain: Train) -> None:
+    there = pretrain("there", on="ray", ranks=1)
+    assert there.digest == pretrain("here").digest and "ranks" not in there.config
+
+
+def test_ranks_make_what_those_of_torchrun_make(
+    cluster: Any, inputs: Inputs, pretrain: Train, warm: Server, tmp_path: Path
 ) -> None:
-    """The command ends with a sentence; finished parts stay, and it resumes without a cluster or on another one."""
-    assert doomed.stdin is not None and doomed.stdout is not None
-    address = doomed.stdout.readline().strip()
-    command = [
-        sys.executable, "-c", IMPATIENT, "generate", str(inputs.folder / "passages"), "--generator", SLOW, "--pause", "0.3",
-        "--signals", str(tmp_path), "--on", address, "--out", str(tmp_path / "out"),
+    """Of three machines, two divide the batch. The retriever is trained from what the first training made."""
+    first = pretrain("there", on="ray")
+    argv = [
+        "pretrain", str(inputs.folder / "passages"), "--method", "mlm", "--encoder", "tiny", "--tokenizer",
+        str(inputs.folder / "encoder"), "--workers", "1", "--steps", "3", "--batch-size", "4", "--log-every", "1",
+        "--precision", "fp32", "--device", "cpu", "--out", str(tmp_path / "here"),
     ]  # fmt: skip
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    wait_until(lambda: parts_in(tmp_path / "out") >= 2 or running.poll() is not None)
-    assert running.poll() is None, running.stderr.read()
-    print(file=doomed.stdin, flush=True)
-    assert doomed.stdout.readline() == "killed\n"
-    ids = [passage.id for passage in read_passages(inputs.folder / "passages")]
-    orders = [tmp_path / f"die {id}" for id in ids]
-    for order in orders:  # as if the head's machine had workers, too
-        order.touch()
-    _, said = running.communicate()
-    assert running.returncode == 2, said
-    *_, line = (line for line in said.splitlines() if line)
-    assert line.startswith(f"error: the head of the Ray cluster at {address} is gone: ")
-    assert line.endswith("Start the cluster again; the same command resumes.")
-    assert not all(order.exists() for order in orders)
-    for order in orders:
-        order.unlink(missing_ok=True)
-    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "out").glob("part-*")}
-    shutil.copytree(tmp_path / "out", tmp_path / "copy")
-    for name, on in (("out", "ray"), ("copy", "local")):
-        artifact = generate(name, pause=0.3, on=on)
-        assert all((artifact.path / part).stat().st_mtime_ns == changed for part, changed in before.items())
-        is_whole(artifact)
+    warm.run(argv, tmp_path / "said", ranks=2)
+    assert first.digest == artifacts.open_artifact(tmp_path / "here").digest
+    argv = [
+        "finetune", str(inputs.folder / "labeled"), "--encoder", str(first.path), "--steps", "2",
+        "--passages-per-query", "2", "--batch-size", "4", "--precision", "fp32", "--device", "cpu",
+    ]  # fmt: skip
+    warm.run([*argv, "--out", str(tmp_path / "retriever")], tmp_path / "said", ranks=2)
+    there = api.finetune(
+        inputs.folder / "labeled",
+        encoder=first,
+        steps=2,
+        passages_per_query=2,
+        on="ray",
+        ranks=2,
+        out=tmp_path / "retriever there",
+        **{**COMMON, "log_every": 20},
+    )
+    assert there.digest == artifacts.open_artifact(tmp_path / "retriever").digest
 
 
-def test_a_head_that_does_not_answer_is_not_waited_for() -> None:
-    """Ray would end this process in the middle of the call, without a sentence."""
-    ended = threading.Event()
-    job = on_ray._PartsJob.__new__(on_ray._PartsJob)
-    job.ray, job.resource, job.room = SimpleNamespace(cluster_resources=ended.wait), "CPU", 3
-    assert job._room() == 3
-    ended.set()
+def test_a_lost_rank_ends_the_training_and_the_same_command_resumes(
+    cluster: Any, pretrain: Train, tmp_path: Path
+) -> None:
+    settings = {"steps": 30, "checkpoint_minutes": 0, "on": "ray", "ranks": 2}
+    errors: list[QontextError] = []
+
+    def command() -> None:
+        try:
+            pretrain("out", **settings)
+        except QontextError as error:
+            errors.append(error)
+
+    job = threading.Thread(target=command)
+    job.start()
+    while job.is_alive() and not list((tmp_path / "out").glob("checkpoints/*/*")):
+        time.sleep(0.02)
+    processes = ranks_in(tmp_path)
+    assert len(processes) == 2
+    os.kill(processes[-1], signal.SIGKILL)
+    job.join()
+    assert len(errors) == 1 and "is lost" in errors[0].message
+    assert errors[0].remedy == "The same command resumes from the last checkpoint."
+    while ranks_in(tmp_path):
+        time.sleep(0.05)
+    steps = (tmp_path / "out" / "logs" / "metrics.jsonl").read_text().count("\n")
+    assert 0 < steps < 30
+    made = pretrain("out", **settings)
+    assert made.summary["steps"] == 30
+    assert (made.path / "logs" / "metrics.jsonl").read_text().count("\n") >= 30
 
 
-def test_what_a_node_must_have(inputs: Inputs, tmp_path: Path) -> None:
-    """A worker that is told to work where it cannot says why."""
-    inputs.make("tokens", tmp_path / "out", shard="0/3")
-    stage = stages.load("tokens")
-    parts = stage.run(stage.config.make(inputs.settings("tokens"), where="tokens"), Workdir(tmp_path / "out"))
-    order = Order.of("tokens", parts, "0.1")
-    (tmp_path / "empty").mkdir()
-    for changed, message in (
-        (
-            {"version": "0.0.1"},
-            "has qontext .*, the command was started with 0.0.1. Install the same version",
-        ),
-        (
-            {"out": str(tmp_path / "empty")},
-            "does not see this directory. All nodes need a shared file system",
-        ),
-        ({"out": str(tmp_path / "nowhere")}, "does not see this directory"),
-        ({"key": "another"}, "does not see this directory"),
-        ({"folder": str(tmp_path / "nowhere")}, "in which the command was started"),
-    ):
-        _, failure = Worker(order._replace(**changed)).open()
-        with pytest.raises(QontextError, match=message):
-            raise failure.error()
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_lets_the_ranks_save_their_step(
+    cluster: Any, pretrain: Train, tmp_path: Path, number: signal.Signals
+) -> None:
+    def interrupt_after_a_step() -> None:
+        metrics = tmp_path / "out" / "logs" / "metrics.jsonl"
+        while not (metrics.exists() and metrics.read_text()):
+            time.sleep(0.05)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(
+        number, signal.default_int_handler
+    )  # it may be ignored where the tests run in the background
+    try:
+        threading.Thread(target=interrupt_after_a_step, daemon=True).start()
+        with pytest.raises(KeyboardInterrupt):
+            pretrain("out", steps=2_000, on="ray", ranks=2)
+    finally:
+        signal.signal(number, before)
+    assert list((tmp_path / "out").glob("checkpoints/*/*"))
 
 
-def test_a_late_write_into_a_finished_directory_leaves_nothing(inputs: Inputs, tmp_path: Path) -> None:
-    artifact = inputs.make("tokens", tmp_path / "out")
-    before = sorted(path.name for path in artifact.path.iterdir())
-    late = WorkerDirectory(artifact.path, "0.1")
-    with pytest.raises(Superseded), late.write("chunk-00000.npz") as path:
-        path.write_bytes(b"late")
-    assert sorted(path.name for path in artifact.path.iterdir()) == before
+def test_what_a_rank_refuses_is_the_error_of_the_command(cluster: Any, pretrain: Train) -> None:
+    with pytest.raises(QontextError, match="the batch size 4 cannot be divided among 3 processes"):
+        pretrain("a", on="ray", ranks=3)
+    with pytest.raises(QontextError, match="--ranks needs --on"):
+        pretrain("c", ranks=2)

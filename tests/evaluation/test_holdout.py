@@ -13,7 +13,7 @@ import pytest
 
 from qontext import api
 from qontext.adapt.prepare import _splits
-from qontext.cluster.recipe_processes import shared_by
+from qontext.cluster.torchrun import shared_by
 from qontext.data import records
 from qontext.data.collection import load_collection
 from qontext.data.labels import measured_sizes

@@ -216,7 +216,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     """Run the remaining steps of the recipe, evaluate, write the result."""
     from qontext.adapt import publish, show, state, update, vector_index
     from qontext.adapt.judgments import annotate
-    from qontext.cluster.recipe_processes import run_steps, shared_by
+    from qontext.cluster.torchrun import run_steps, shared_by
     from qontext.retrieve.system import System
     from qontext.workflow.recipe import read_recipe
     from qontext.workflow.run import run_recipe

@@ -26,7 +26,7 @@ from qontext.frame.inputs import (
 from qontext.frame.parts import Parts, PartsConfig, finish_all, make_share, missing
 from qontext.frame.stages import VERBS, C, Command, Pipeline, Stage, load
 
-RANKS = "qontext.cluster.ranks"
+RANKS = "qontext.cluster.on_ray"
 """The module that runs a training on a cluster."""
 
 
@@ -129,7 +129,7 @@ def execute(stage: Stage[C], settings: C, out: Path, *, overwrite: bool = False)
     claim = claim_of(stage, settings, out)
     refuse_inputs_below(out, claim)
     if _is_for_ranks_elsewhere(stage, settings) and artifacts.state(out, claim["key"])[0] != "done":
-        importlib.import_module(RANKS).run(stage.verb, settings, out, overwrite)
+        importlib.import_module(RANKS).train(stage.verb, settings, out, overwrite)
         return artifacts.open_artifact(out)
     share = _share(stage, settings)
     if process.rank() != 0 and share.shards is None:
