@@ -13,10 +13,10 @@ from tests.tiny import save_bert, write_inputs
 
 import qontext
 from qontext import api
+from qontext.baselines import expand
 from qontext.corpus import blocks, tokens
 from qontext.finetune.negatives import mine
 from qontext.frame.artifacts import Artifact
-from qontext.queries import expand
 from qontext.retrieve import encode, rerank, search
 
 ROOT = Path(__file__).parents[2]

@@ -13,7 +13,7 @@ from tests.examples.test_loops import FOLDER, example
 from tests.tiny import save_bert, write_inputs
 
 from qontext import api
-from qontext.evaluation.compare import Comparison
+from qontext.evaluation.comparison import Comparison
 from qontext.finetune.losses.base import ScoredBatch
 from qontext.frame.artifacts import open_artifact
 
