@@ -24,10 +24,6 @@ PAGES = {
     "missing": "/document?id=nothing",
     "compare": "/compare",
     "queries": "/queries",
-    "runs": "/runs",
-    "run": "/runs/show?run=steps/score-bm25-a",
-    "report": "/runs/show?run=report",
-    "two-runs": "/runs/compare?a=steps/bm25-a&b=steps/bm25-b",
     "api": "/docs",
     "login": "/login",
 }

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -18,9 +16,7 @@ from safetensors.numpy import load_file, save_file
 from tests.serve.conftest import World, start
 
 from qontext import api
-from qontext.frame.errors import QontextError
-from qontext.serve import refresh
-from qontext.serve.refresh import Refresher, refresher, seconds_of
+from qontext.serve.refresh import Refresher
 from qontext.serve.security import Policy
 from qontext.serve.systems import Opener
 from qontext.serve.verb import ServeConfig, make_app, open_service
@@ -45,7 +41,7 @@ def titles(service: Any, question: str) -> list[str]:
     return [system.passages[hit.number].doc for hit in system.search([question], 5)[0]]
 
 
-def follow(service: Any, out: Path, every: float | None) -> Refresher:
+def follow(service: Any, out: Path, every: float) -> Refresher:
     return Refresher(service, [out], lambda: service.opener.open_all([str(out)]), every)
 
 
@@ -73,42 +69,6 @@ def test_what_changed_since_it_was_opened_is_served(docs: Path, tmp_path: Path) 
         (docs / "oven.md").write_text("The oven bakes bread.\n")
         api.refresh(out, words=True)
         assert follow(service, out, 60).look() is True and titles(service, "bread") == ["oven.md"]
-    finally:
-        service.close()
-
-
-def test_a_refresh_does_not_wake_the_watch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watchfiles = pytest.importorskip("watchfiles", reason="watchfiles is not installed")
-    docs, out = tmp_path / "docs", tmp_path / "out"
-    monkeypatch.setattr(refresh, "watched", lambda root: [docs, out / "documents"])
-    matters = refresh.changes_what_is_served([out])
-    seen = {path: matters(watchfiles.Change.modified, str(tmp_path / path)) for path in (
-        "docs/a.md", "docs/.git/index", "out/adapted.json", "out/stamps.json", "out/index-2/passages/0.parquet",
-        "out/index-2/adapted.json", "out/documents/b.md")}  # fmt: skip
-    assert [path for path, does in seen.items() if does] == [
-        "docs/a.md",
-        "out/adapted.json",
-        "out/documents/b.md",
-    ]
-
-
-def test_what_the_first_look_finds_is_watched(
-    docs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out = tmp_path / "made"
-    api.refresh(out, source=[docs], words=True)
-    (out / "stamps.json").unlink()
-    service, watched = served(out), []
-
-    def watch(*places: Path, **settings: Any) -> Any:
-        watched.extend(places)
-        (docs / "oven.md").write_text("The oven bakes bread.\n")  # before it is watched
-        yield set()
-
-    monkeypatch.setitem(sys.modules, "watchfiles", SimpleNamespace(watch=watch, DefaultFilter=lambda: None))
-    try:
-        follow(service, out, None).run()
-        assert watched == [docs, out] and titles(service, "bread") == ["oven.md"]
     finally:
         service.close()
 
@@ -156,22 +116,6 @@ def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Pa
         assert titles(service, "wood") == ["mill.md"]
     finally:
         service.close()
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("60s", 60), ("5m", 300), ("1h", 3600), ("2", 2)])
-def test_lengths_of_time(text: str, seconds: float) -> None:
-    assert seconds_of(text) == seconds
-
-
-@pytest.mark.parametrize("text", ["soon", "0s", "-1", "5 weeks", "nan", "inf"])
-def test_other_lengths_of_time_are_refused(text: str) -> None:
-    with pytest.raises(QontextError, match="not a length of time"):
-        seconds_of(text)
-
-
-def test_only_directories_of_adapt_are_refreshed(tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="know their documents"):
-        refresher(None, [str(tmp_path)], list, refresh="60s", watch=False)  # type: ignore[arg-type]
 
 
 def test_no_answer_is_lost_or_mixed_while_the_index_is_swapped(tmp_path: Path) -> None:

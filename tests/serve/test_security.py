@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import socket
-import time
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, cast
 
 import httpx
 import pytest
-from tests.serve import conftest
 from tests.serve.conftest import Running, Serve, World
 
 from qontext.data.collection import Passage
@@ -22,11 +16,10 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.trust import is_this_machine
 from qontext.retrieve.rankers import Ranker
-from qontext.serve import listen
 from qontext.serve.errors import Failed
 from qontext.serve.listen import policy_of
 from qontext.serve.passages import Passages
-from qontext.serve.security import WRONG, WRONG_SECONDS, Guard, Policy, host_name
+from qontext.serve.security import Policy, host_name
 from qontext.serve.systems import ServedSystem, reranked
 from qontext.serve.web import safe_target
 
@@ -41,14 +34,10 @@ TOKEN = "a-token-of-many-characters"
         "127.0.0.1.evil.example",
         "",
         "[::2]:80",
-        "[::1]evil",
         "[localhost]evil.example",
         "[localhost",
         "localhost:80@evil",
-        "localhost:80:80",
-        "localhost/evil",
         "localhost\\evil",
-        "[::1]:evil",
     ],
 )
 def test_other_hosts_are_refused(site: Running, host: str) -> None:
@@ -82,7 +71,7 @@ def test_answers_carry_the_headers_that_protect_pages(site: Running) -> None:
 
 
 def test_no_page_has_scripts_or_styles_inside(site: Running) -> None:
-    for path in ("/?q=boat", "/compare", "/queries", "/runs", "/docs", "/document?id=north/report-0.txt"):
+    for path in ("/?q=boat", "/compare", "/queries", "/docs", "/document?id=north/report-0.txt"):
         text = site.http.get(path).text
         assert "<script src=" in text and "<script>" not in text
         assert "style=" not in text and "onclick" not in text and "javascript:" not in text
@@ -103,16 +92,10 @@ def test_only_two_files_are_static(site: Running, path: str) -> None:
     assert site.http.get(path).status_code == 404
 
 
-@pytest.mark.parametrize("name", ["../index/passages", "/etc", "..", ".", "steps/bm25-a/../bm25-b", "%2e%2e"])
-def test_names_of_runs_are_no_paths(site: Running, name: str) -> None:
-    assert site.http.get("/runs/show", params={"run": name}).status_code == 404
-    assert site.http.get("/runs/show", params={"run": "steps/bm25-a"}).status_code == 200
-
-
 def test_a_token_is_asked_for(serve: Serve) -> None:
     http = serve("bm25", policy=Policy(token=TOKEN)).http
     assert http.get("/healthz").status_code == 200
-    for path in ("/v1/models", "/metrics", "/openapi.json", "/runs", "/mcp", "/healthz/", "/static"):
+    for path in ("/v1/models", "/metrics", "/openapi.json", "/mcp", "/healthz/", "/static"):
         assert http.get(path).status_code == 401, path
     for header in (
         "Bearer wrong",
@@ -148,7 +131,7 @@ def test_people_sign_in_with_the_token(serve: Serve) -> None:
 )
 def test_signing_in_leads_nowhere_else(target: str) -> None:
     assert safe_target(target) == "/"
-    assert safe_target("/runs?a=1") == "/runs?a=1"
+    assert safe_target("/compare?a=1") == "/compare?a=1"
 
 
 def test_listening_beyond_this_machine_needs_a_token() -> None:
@@ -162,7 +145,7 @@ def test_listening_beyond_this_machine_needs_a_token() -> None:
     assert [is_this_machine(h) for h in ("127.0.0.2", "::1", "localhost", "0.0.0.0", "::", "example.org")] == [
         True, True, True, False, False, False,
     ]  # fmt: skip
-    assert [host_name(h) for h in ("a:1", "A", "[::1]:80", "::1", "a.b")] == ["a", "a", "::1", "::1", "a.b"]
+    assert [host_name(h) for h in ("a:1", "A", "[::1]:80", "a.b")] == ["a", "a", "::1", "a.b"]
 
 
 def test_queries_are_in_no_log(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
@@ -179,18 +162,6 @@ def test_queries_are_in_no_log(serve: Serve, capsys: pytest.CaptureFixture[str])
     assert secret in capsys.readouterr().err
 
 
-def test_a_long_address_is_refused(site: Running) -> None:
-    assert site.http.get("/", params={"q": "a" * 40_000}).status_code == 414
-    assert site.http.get("/", params={"q": "a" * 25_000}).status_code == 400
-
-
-def test_world_has_no_index_with_a_clash(world: World) -> None:
-    from qontext.serve.verb import open_service
-
-    with pytest.raises(QontextError, match="two directories have the name 'mine'"):
-        open_service(world.config("mine", "mine=vectors"))
-
-
 def test_cookies_of_other_servers_on_this_machine_do_not_matter(serve: Serve) -> None:
     http = serve("bm25", policy=Policy(token=TOKEN)).http
     session = Policy(token=TOKEN).session()
@@ -205,54 +176,6 @@ def test_behind_tls_the_session_is_not_sent_without_it(serve: Serve) -> None:
     for scheme in ("http", "https"):
         answer = http.post("/login", data={"token": TOKEN}, headers={"X-Forwarded-Proto": scheme})
         assert ("Secure" in answer.headers["set-cookie"]) == (scheme == "https")
-
-
-def test_a_token_that_no_header_can_hold_is_refused() -> None:
-    for token in ("\u00fc" * 20, "a b\tc" * 9, "\udcff" * 20):
-        with pytest.raises(QontextError, match="headers cannot hold"):
-            policy_of("0.0.0.0", (), {"QONTEXT_TOKEN": token})
-
-
-def test_a_log_with_queries_has_a_line_for_each(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    log.show(log.NOTE)
-    serve("bm25", log_queries=True).http.post("/v1/search", json={"query": ["a\nStopped.", "\x1b[2Jb"]})
-    assert "bm25: 'a\\nStopped.'\nbm25: '\\x1b[2Jb'\n" in capsys.readouterr().err
-
-
-def test_whoever_sends_no_request_is_disconnected(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listen, "HEADER_SECONDS", 0.2)
-    address = httpx.URL(serve("bm25").url)
-    whole = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    for sent, answers in ((b"", 0), (b"GET / HTTP/1.1\r\nHost: ", 0), (whole, 1), (whole + b"GET / HT", 1)):
-        with socket.create_connection((address.host, address.port or 80)) as connection:
-            connection.sendall(sent)
-            received = b"".join(iter(lambda: connection.recv(65_536), b""))  # until the server closes it
-            assert received.count(b" 200 OK") == answers, sent
-
-
-def test_headers_are_limited(site: Running) -> None:
-    address = httpx.URL(site.url)
-    with socket.create_connection((address.host, address.port or 80)) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 20_000)
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 400")
-
-
-def test_half_a_request_is_not_processed() -> None:
-    called: list[str] = []
-    messages = iter([{"type": "http.request", "body": b"a", "more_body": True}, {"type": "http.disconnect"}])
-
-    async def app(scope: Any, receive: Any, send: Any) -> None:
-        called.append(scope["path"])
-
-    async def receive() -> Any:
-        return next(messages)
-
-    async def send(message: Any) -> None:
-        called.append(message["type"])
-
-    scope = {"type": "http", "method": "POST", "path": "/a", "query_string": b""}
-    asyncio.run(Guard(app, Policy())({**scope, "headers": [(b"host", b"localhost")]}, receive, send))
-    assert not called
 
 
 def test_a_form_is_small(site: Running) -> None:
@@ -314,75 +237,3 @@ def test_a_reranker_that_fails_is_an_error_of_the_server() -> None:
     )
     with pytest.raises(Failed, match="not finite"):
         system.search(["a"], 1)
-
-
-def test_wrong_tokens_are_limited_for_their_address_alone(serve: Serve) -> None:
-    policy = Policy(token=TOKEN)
-    http = serve("bm25", policy=policy).http
-    right, wrong = ({"Authorization": f"Bearer {token}"} for token in (TOKEN, "wrong"))
-    cookie = {"Cookie": f"qontext_session={policy.session()}"}
-    for _ in range(WRONG):
-        assert http.get("/v1/models", headers=wrong).status_code == 401
-    assert http.get("/v1/models", headers=right).status_code == 429
-    assert http.post("/login", data={"token": TOKEN}).status_code == 429
-    assert http.get("/v1/models", headers=cookie).status_code == 200
-    assert http.get("/v1/models").status_code == 401
-    assert not policy.attempts.are_too_many("another address")
-    policy.attempts._wrong["127.0.0.1"][0] -= WRONG_SECONDS
-    assert http.get("/v1/models", headers=right).status_code == 200
-
-
-def test_idle_connections_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """More of them than the server keeps: those that have been quiet for longest are closed."""
-    monkeypatch.setattr(listen, "most_connections", lambda: 8)
-    address = httpx.URL(serve("bm25").url)
-    place = (address.host, address.port or 80)
-    with contextlib.ExitStack() as stack:
-        idle = [stack.enter_context(socket.create_connection(place)) for _ in range(24)]
-        assert idle[0].recv(1) == b"" and httpx.get(address.join("/healthz")).status_code == 200
-        idle[-1].sendall(b"GET /healthz HTTP/1.1\r\nHost: localhost\r\n\r\n")
-        assert idle[-1].recv(12) == b"HTTP/1.1 200"
-
-
-def test_slow_senders_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Requests whose bodies never end: nothing is computed for them, and they make place."""
-    monkeypatch.setattr(listen, "most_connections", lambda: 8)
-    address = httpx.URL(serve("bm25").url)
-    begun = b"POST /v1/search HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
-    with contextlib.ExitStack() as stack:
-        for _ in range(24):
-            slow = stack.enter_context(socket.create_connection((address.host, address.port or 80)))
-            slow.sendall(begun)
-        assert httpx.get(address.join("/healthz")).status_code == 200
-
-
-def test_slow_readers_leave_room_for_others(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Clients that ask for much and read nothing: their answers fill the buffers, and they make place."""
-    monkeypatch.setattr(listen, "most_connections", lambda: 4)
-    monkeypatch.setattr(conftest, "bind", _with_small_buffers)
-    address = httpx.URL(serve("bm25").url)
-    request = b"GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n\r\n"
-    with contextlib.ExitStack() as stack:
-        for _ in range(6):
-            slow = stack.enter_context(socket.socket())
-            slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-            slow.connect((address.host, address.port or 80))
-            slow.sendall(request * 20)
-        deadline = time.monotonic() + 20
-        while not (is_served := _is_served(address)) and time.monotonic() < deadline:
-            time.sleep(0.2)  # until all buffers are full
-        assert is_served and all(_is_served(address) for _ in range(4))
-
-
-@contextlib.contextmanager
-def _with_small_buffers(host: str, port: int) -> Iterator[socket.socket]:
-    with listen.bind(host, port) as bound:
-        bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4_096)
-        yield bound
-
-
-def _is_served(address: httpx.URL) -> bool:
-    try:
-        return httpx.get(address.join("/healthz")).status_code == 200
-    except httpx.TransportError:
-        return False

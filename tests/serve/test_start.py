@@ -69,7 +69,7 @@ def refused(world: World, *directories: str, **settings: Any) -> str:
 def test_what_cannot_be_served(world: World, tmp_path: Path) -> None:
     assert "no such directory" in refused(world, "nothing")
     (tmp_path / "plain").mkdir()
-    assert "contains no file in a supported format" in refused(world, str(tmp_path / "plain"))
+    assert "contains no document in a supported format" in refused(world, str(tmp_path / "plain"))
     assert "not searchable" in refused(world, "mine/index/passages")
     assert "two directories have the name" in refused(world, "mine", "mine=bm25")
     assert "ends in -query" in refused(world, "a-query=bm25")
@@ -77,11 +77,9 @@ def test_what_cannot_be_served(world: World, tmp_path: Path) -> None:
     assert "contains no encoder" in refused(world, "bm25", reranker=("data",))
     assert "a collection is a folder" in refused(world, "bm25", data="docs.jsonl")
     assert "split" in refused(world, "bm25", data="data", split="nothing")
-    assert "not a length of time" in refused(world, refresh="soon")
-    assert "both --refresh and --watch" in refused(world, refresh="60s", watch=True)
     (tmp_path / "adapting").mkdir()
     (tmp_path / "adapting" / "plan.json").write_text("{}")
-    assert "of adapt is not finished" in refused(world, str(tmp_path / "adapting"))
+    assert "not a finished 'qontext adapt' directory" in refused(world, str(tmp_path / "adapting"))
     claim = tmp_path / "claimed"
     claim.mkdir()
     meta = json.loads((world / "vectors" / "meta.json").read_text())

@@ -132,7 +132,10 @@ def run(verb: str, parts: Parts[Any], waiting: list[Part], advance: Callable[...
                             ) from None
                         queue.appendleft(part)
                         continue
-                    idle.append(actor)
+                    if queue:
+                        idle.append(actor)
+                    else:  # its place is for an actor that waits for one, since a node is gone
+                        ray.kill(actor)
                     outcome.counts.update(counts)
                     advance(part.size - counts.get("reused", 0), skipped=counts.get("reused", 0))
         finally:

@@ -30,10 +30,9 @@ _FIELD = re.compile("(?!str$)[a-z_]+")
 ABOUT = "Search in a collection, and its models."
 
 
-def create_app(service: Service, policy: Policy, *, runs: Any = None, mcp: Any = None) -> Any:
-    """The application of `qontext serve`; `runs` are the artifacts to browse, `mcp` the MCP server to include."""
+def create_app(service: Service, policy: Policy, *, mcp: Any = None) -> Any:
+    """The application of `qontext serve`; `mcp` is the MCP server to include."""
     from qontext.serve import pages
-    from qontext.serve import runs as run_pages
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -44,11 +43,9 @@ def create_app(service: Service, policy: Policy, *, runs: Any = None, mcp: Any =
             service.close()
 
     app = bare_app("Qontext", ABOUT, lifespan)
-    app.state.service, app.state.runs, app.state.policy = service, runs, policy
+    app.state.service, app.state.policy = service, policy
     app.include_router(api.router)
     app.include_router(pages.router)
-    if runs is not None:
-        app.include_router(run_pages.router)
     if mcp is not None:
         from qontext.serve.mcp import routes
 

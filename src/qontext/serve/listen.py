@@ -18,10 +18,8 @@ from qontext.serve.security import LOOPBACK, TOKEN, Policy
 
 GRACE_SECONDS = 10
 """Seconds for running requests to finish after a signal."""
-CONNECTIONS = 1_000
-"""Connections at a time, where the system allows so many open files."""
-HEADER_SECONDS, HEADER_LIMIT = 30, 64 * 1024
-"""Seconds and bytes within which the address and the headers of a request are sent."""
+CONNECTIONS = 500
+"""Connections at a time; more are refused with status 503. Slow clients are for a proxy to hold."""
 
 
 def policy_of(host: str, allowed: Sequence[str], environment: Mapping[str, str]) -> Policy:
@@ -75,82 +73,9 @@ LAST_SECONDS = 1.0
 """Time for the parts of the last page."""
 
 
-def most_connections() -> int:
-    """The number of connections at a time: a sixth of the open files that are allowed (``ulimit -n``), since as many may
-    be accepted before others are closed, and everything else needs some."""
-    import resource
-
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    return CONNECTIONS if limit < 0 else max(4, min(CONNECTIONS, limit // 6))
-
-
-def _connections(most: int) -> Any:
-    """The class of connections, of which there are at most so many."""
-    from uvicorn.protocols.http.h11_impl import H11Protocol
-
-    waiting: dict[Any, None] = {}  # the connections, from the one that has been quiet for longest
-
-    class Connection(H11Protocol):
-        """Closed if no request begins in time, or if others need its place, so that clients that are idle, or slow to send
-        or to read, cannot hold all connections."""
-
-        def connection_made(self, transport: Any) -> None:
-            super().connection_made(transport)
-            self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
-            waiting[self] = None
-            self.unread = 0
-            if len(waiting) > most:
-                slow = next((other for other in waiting if other.makes_room()), self)
-                del waiting[slow]
-                slow.end()
-
-        def on_response_complete(self) -> None:
-            super().on_response_complete()
-            self.unread = 0
-            self.limit.cancel()
-            self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
-            if waiting.pop(self, self) is None:
-                waiting[self] = None
-
-        def connection_lost(self, exc: Exception | None) -> None:
-            self.limit.cancel()
-            waiting.pop(self, None)
-            super().connection_lost(exc)
-
-        def makes_room(self) -> bool:
-            """True if nothing is computed for it: it is quiet, or the client is slow to send or to read."""
-            return self.is_quiet() or bool(self.cycle.more_body or self.flow.write_paused)
-
-        def is_quiet(self) -> bool:
-            """True if no request is being answered."""
-            return self.cycle is None or bool(self.cycle.response_complete)
-
-        def give_up(self) -> None:
-            """Close, unless a request is being answered, or the client reads the last answer."""
-            if not self.is_quiet():
-                return
-            unread = self.transport.get_write_buffer_size()
-            if unread in (0, self.unread):
-                self.end()
-            else:
-                self.unread = unread
-                self.limit = self.loop.call_later(HEADER_SECONDS, self.give_up)
-
-        def end(self) -> None:
-            """Close. What the client has not read is dropped: it may never read it."""
-            if self.transport.get_write_buffer_size():
-                self.transport.abort()
-            else:
-                self.transport.close()
-
-    return Connection
-
-
 def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     """A server for the application; `announce` is called when it answers. Setting `should_exit` ends it."""
     import uvicorn
-
-    most = most_connections()
 
     class Server(uvicorn.Server):
         async def startup(self, sockets: Any = None) -> None:
@@ -175,13 +100,12 @@ def make_server(app: Any, announce: Callable[[], None] = lambda: None) -> Any:
     return Server(
         uvicorn.Config(
             app,
-            http=_connections(most),
-            h11_max_incomplete_event_size=HEADER_LIMIT,
+            http="h11",
+            limit_concurrency=CONNECTIONS,
             log_config=None,
             log_level="error",
             access_log=False,
             server_header=False,
-            backlog=most,  # as many are accepted at a time
             timeout_graceful_shutdown=GRACE_SECONDS,
             timeout_keep_alive=15,
             ws="none",

@@ -3,28 +3,40 @@
 from __future__ import annotations
 
 import contextlib
-import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
-from typing import Annotated, Any, Literal
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import BaseModel, Field
 
 from qontext import __version__
-from qontext.frame.errors import QontextError, shorten
-from qontext.frame.files import json_digest
+from qontext.data.places import Place, TextPlace
+from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.questions import joined
 from qontext.retrieve.rankers import CANDIDATES
 from qontext.serve.passages import FieldFilter, Passages
-from qontext.serve.reading import CHARACTERS_PER_TOKEN, Reading, cut
-from qontext.serve.reading import read as reading
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 
+if TYPE_CHECKING:
+    from mcp.server.mcpserver import MCPServer
+
 TEXT_CHARACTERS, ANSWER_CHARACTERS, MOST_RESULTS = 2_000, 20_000, 20
+CHARACTERS_PER_TOKEN = 4
+"""A cautious mean for English; what matters is that an answer has a limit."""
 DEEPEST = CANDIDATES
 """Passages on all pages: as many as every system ranks at least, so that each page is of the same ranking."""
+CUT = " …"
+"""The sign of text that was left out."""
+CITING = (
+    "Answer this question from the collection: {question}\n\n"
+    "Search with two or three sub-queries: the exact words, the meaning, and a hypothetical answer. Read the documents "
+    "whose passages are promising. Cite the place of each claim (file and line, or page) as search returns it. If the "
+    "passages do not answer the question, say so."
+)
+_LINES = re.compile(r"\s*(\d{1,18})\s*(?:[-–:]\s*(\d{1,18})\s*)?")
 
 
 class FoundPassage(BaseModel):
@@ -49,8 +61,8 @@ class FoundPassage(BaseModel):
 
 class SearchResults(BaseModel):
     results: list[FoundPassage]
-    cursor: str | None = None
-    """An argument of the same search, for the next passages; none if there are no more, or after 100 passages."""
+    more: bool = False
+    """True if there are more passages: search again with `skip`."""
 
 
 class SubQuery(BaseModel):
@@ -70,154 +82,129 @@ class SourceList(BaseModel):
     sources: list[SourceInfo]
 
 
-CITING = (
-    "Answer this question from the collection: {question}\n\n"
-    "Search with two or three sub-queries: the exact words, the meaning, and a hypothetical answer. Read the documents "
-    "whose passages are promising. Cite the place of each claim (file and line, or page) as search returns it. If the "
-    "passages do not answer the question, say so."
-)
+class Reading(BaseModel):
+    document: str
+    title: str
+    text: str
+    passages: int
+    """The number of passages of the document."""
+    next: int | None = None
+    """The passage to continue from, if the text was truncated."""
+    offset: int = 0
+    """The characters of that passage that were read, if it is longer than the limit."""
+    place: str = ""
+    """The place where the text begins: file or URL, headings, and page, cell or line, if known."""
+
+
+Tokens = Annotated[int, Field(description="Limit of the texts together.", ge=100, le=20_000)]
 
 
 def build(service: Service) -> Any:
     """The MCP server: tools, whose descriptions mention the collection's content, documents as resources, and a prompt."""
-    sources = source_list(service)
-    about = " ".join([describe(service.default.passages, service.about), _listed(sources)]).strip()
-
-    async def list_sources() -> SourceList:
-        return source_list(service)
-
-    tools = {"search": _search(service), "read": _read(service), "sources": list_sources}
-    server = _server(about, tools)
+    from mcp.server.mcpserver import MCPServer
     from mcp_types import ToolAnnotations
 
+    listed = [
+        f"{one.name} ({one.about.strip().rstrip('.')})" if one.about else one.name
+        for one in source_list(service).sources
+    ]
+    about = describe(service.default.passages, service.about)
+    about += f" Its sources: {'; '.join(listed)}." if len(listed) > 1 else ""
+    with _untouched_logging():
+        server = MCPServer[Any]("qontext", title="Qontext search", instructions=about, version=__version__)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
-    for name, title, text in (
-        (
-            "search",
-            "Search the collection",
-            f"Find the passages that answer a question. {about} Returns the best passages with the ids of their "
-            "documents, for the tool read, and a cursor for more of them. Several sub-queries are fused.",
-        ),
-        (
-            "read",
-            "Read a document",
-            "Return the text of a document by its id, as returned by search: all of it, some lines, what stands under a "
-            "heading, or a page. A long text is truncated: `next` is then the passage to continue from (start), and "
-            "`offset` the number of its characters that were read.",
-        ),
-        (
-            "sources",
-            "List the sources",
-            f"List the sources of the collection, to search in some of them. {about}",
-        ),
-    ):
-        server.tool(name=name, title=title, description=text, annotations=hints)(tools[name])
+
+    @server.tool(
+        title="List the sources",
+        description=f"List the sources of the collection, to search in some of them. {about}",
+        annotations=hints,
+    )
+    async def sources() -> SourceList:
+        return source_list(service)
+
+    _add_search(server, service, about, hints)
+    _add_read(server, service, hints)
     _add_resources(server, service)
     return server
 
 
-def _search(service: Service) -> Callable[..., Any]:
-    from mcp.server.mcpserver.exceptions import ToolError
-
+def _add_search(server: MCPServer[Any], service: Service, about: str, hints: Any) -> None:
+    @server.tool(
+        title="Search the collection",
+        description=f"Find the passages that answer a question. {about} Returns the best passages with the ids of their "
+        "documents, for the tool read. Several sub-queries are fused.",
+        annotations=hints,
+    )
     async def search(
         question: Annotated[str, Field(description="A question or keywords.", max_length=LONGEST_QUERY)] = "",
         k: Annotated[int, Field(description="Number of passages to return.", ge=1, le=MOST_RESULTS)] = 5,
-        folder: Annotated[
-            str | None, Field(description="Return only passages of documents in this folder.")
-        ] = None,
+        skip: Annotated[int, Field(description="Number of best passages to skip.", ge=0, le=DEEPEST)] = 0,
+        folder: Annotated[str | None, Field(description="Only passages of documents in this folder.")] = None,
         queries: Annotated[
             list[SubQuery] | None,
             Field(description="Sub-queries, fused, besides the question or instead of it.", max_length=8),
         ] = None,
         sources: Annotated[
-            list[str] | None, Field(description="Return only passages of these sources.", max_length=50)
-        ] = None,
-        cursor: Annotated[
-            str | None,
-            Field(description="The cursor of the same search, for the next passages.", max_length=200),
+            list[str] | None, Field(description="Only passages of these sources.", max_length=50)
         ] = None,
         explain: Annotated[bool, Field(description="Say what found each passage.")] = False,
-        max_tokens: Annotated[
-            int, Field(description="Limit of the texts together.", ge=100, le=20_000)
-        ] = 5_000,
+        max_tokens: Tokens = 5_000,
     ) -> SearchResults:
-        text = _text(question, queries or [])
-        if not text.strip():
-            raise ToolError("The question is empty. Ask in a few words.")
-        system = service.default
-        only = FieldFilter(folder).among(_only(system, sources or []))
-        key = _key(system, text, only)
-        first = _offset(cursor, key)
-        try:
+        with _answering():
+            text, system = _text(question, queries or []), service.default
+            if not text.strip():
+                raise QontextError("the question is empty")
+            only = FieldFilter(folder).among(_only(system, sources or []))
             hits = (await service.search(system, [text], DEEPEST, only)).hits[0]
-            shown = hits[first : first + k]
-            found = await service.explain(system, text, shown, only) if explain else []
-        except QontextError as error:
-            raise ToolError(str(error)) from None
-        results = _results(
-            system, text, shown, first, min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
-        )
-        for result, one in zip(results, found):
-            result.evidence = one.as_json()
-        more = len(hits) > first + k
-        return SearchResults(results=results, cursor=f"{first + k}.{key}" if more else None)
-
-    return search
+            shown = hits[skip : skip + k]
+            results = _results(system, text, shown, skip, max_tokens)
+            if explain:
+                for result, one in zip(results, await service.explain(system, text, shown, only)):
+                    result.evidence = one.as_json()
+            return SearchResults(results=results, more=len(hits) > skip + k)
 
 
-def _text(question: str, queries: Sequence[SubQuery]) -> str:
-    """The question and its sub-queries as lines; see `qontext.retrieve.ask.questions`."""
-    texts = [(query.by, " ".join(query.text.split())) for query in queries]
-    return joined(question, [f"{by}: {text}" for by, text in texts if text])
-
-
-def _key(system: ServedSystem, text: str, only: FieldFilter) -> str:
-    """A hash of what a cursor is for: the search, and the state of the index."""
-    state = system.directory.folder.name if system.directory is not None else ""
-    return json_digest([system.name, state, len(system.passages), text, str(only)])[:12]
-
-
-def _offset(cursor: str | None, key: str) -> int:
-    from mcp.server.mcpserver.exceptions import ToolError
-
-    if cursor is None:
-        return 0
-    number, _, own = cursor.partition(".")
-    is_number = number.isascii() and number.isdigit()
-    if own != key or not is_number or int(number) > DEEPEST:
-        raise ToolError("The cursor is of another search, or the documents changed: search again without it.")
-    return int(number)
-
-
-def _read(service: Service) -> Callable[..., Any]:
-    from mcp.server.mcpserver.exceptions import ToolError
-
+def _add_read(server: MCPServer[Any], service: Service, hints: Any) -> None:
+    @server.tool(
+        title="Read a document",
+        description="Return the text of a document by its id, as returned by search: all of it, some lines, what stands "
+        "under a heading, or a page. A long text is truncated: `next` is then the passage to continue from (start), and "
+        "`offset` the number of its characters that were read.",
+        annotations=hints,
+    )
     async def read(
         document: Annotated[str, Field(description="The id of a document, as search returns it.")],
         start: Annotated[int, Field(description="The passage to start from.", ge=1)] = 1,
         offset: Annotated[int, Field(description="Characters of that passage to skip.", ge=0)] = 0,
-        lines: Annotated[str | None, Field(description="Only these lines, such as 12-40.")] = None,
+        lines: Annotated[
+            str | None, Field(description="Only these lines, such as 12-40.", max_length=40)
+        ] = None,
         heading: Annotated[str | None, Field(description="Only what stands under this heading.")] = None,
         page: Annotated[int | None, Field(description="Only this page.", ge=1)] = None,
-        max_tokens: Annotated[int, Field(description="Limit of the text.", ge=100, le=20_000)] = 5_000,
+        max_tokens: Tokens = 5_000,
     ) -> Reading:
-        most = min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
-        try:
-            part: dict[str, Any] = {"lines": lines, "heading": heading, "page": page}
-            return reading(service, document, start=start, offset=offset, **part, characters=most)
-        except QontextError as error:
-            raise ToolError(str(error)) from None
-
-    return read
+        with _answering():
+            return reading(service, document, start, offset, lines, heading, page, max_tokens)
 
 
-def _add_resources(server: Any, service: Service) -> None:
+@contextlib.contextmanager
+def _answering() -> Iterator[None]:
+    """Sentences for users are for agents, too."""
+    from mcp.server.mcpserver.exceptions import ToolError
+
+    try:
+        yield
+    except QontextError as error:
+        raise ToolError(str(error)) from None
+
+
+def _add_resources(server: MCPServer[Any], service: Service) -> None:
     """Documents by their ids, and how to answer with citations."""
     from mcp.server.mcpserver.exceptions import ResourceNotFoundError
 
-    @server.resource(  # type: ignore[untyped-decorator]
+    @server.resource(
         "qontext://document/{+document}",
         name="document",
         title="A document",
@@ -226,11 +213,11 @@ def _add_resources(server: Any, service: Service) -> None:
     )
     def document(document: str) -> str:
         try:
-            return reading(service, document, characters=ANSWER_CHARACTERS).text
+            return reading(service, document).text
         except QontextError as error:
             raise ResourceNotFoundError(str(error)) from None
 
-    @server.prompt(  # type: ignore[untyped-decorator]
+    @server.prompt(
         name="answer-with-citations",
         title="Answer with citations",
         description="Answer a question from the collection, and cite the place of each claim.",
@@ -239,16 +226,121 @@ def _add_resources(server: Any, service: Service) -> None:
         return CITING.format(question=question)
 
 
+def _text(question: str, queries: Sequence[SubQuery]) -> str:
+    """The question and its sub-queries as lines; see `qontext.retrieve.ask.questions`."""
+    texts = [(query.by, " ".join(query.text.split())) for query in queries]
+    return joined(question, [f"{by}: {text}" for by, text in texts if text])
+
+
+def _results(
+    system: ServedSystem, question: str, hits: list[Any], before: int, max_tokens: int
+) -> list[FoundPassage]:
+    """The hits after so many others, with a limited amount of text."""
+    results, left = [], min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
+    for rank, hit in enumerate(hits, before + 1):
+        passage = system.passages[hit.number]
+        most = min(TEXT_CHARACTERS, max(200, left))
+        snippet, place, sentence = system.matched(hit, question, most)
+        text = passage.text if len(passage.text) <= most else snippet
+        left -= len(text)
+        results.append(
+            FoundPassage(
+                rank=rank,
+                score=round(hit.score, 6),
+                document=passage.doc,
+                title=passage.title,
+                passage=system.passages.position(hit.number)[0],
+                place=str(place),
+                source=str(place.metadata.get("source", "")),
+                text=text,
+                sentence=sentence,
+            )
+        )
+    return results
+
+
+def reading(
+    service: Service,
+    document: str,
+    start: int = 1,
+    offset: int = 0,
+    lines: str | None = None,
+    heading: str | None = None,
+    page: int | None = None,
+    max_tokens: int = 5_000,
+) -> Reading:
+    """The passages of a document from one on, or those that have these lines, stand under this heading, or on this page;
+    without `offset` characters of the passage to start from."""
+    passages, characters = (
+        service.document(document),
+        min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens),
+    )
+    system = next(one for one in service.systems.values() if one.passages.numbers_of(document))
+    numbers = system.passages.numbers_of(document)
+    places = [system.passages.place(number) for number in numbers]
+    wanted = [n for n in range(start - 1, len(numbers)) if _is_wanted(places[n], lines, heading, page)]
+    if not wanted:
+        headings = list(dict.fromkeys(name for place in places for name in place.headings))[:12]
+        raise QontextError(
+            f"nothing is there: the document has {len(numbers)} passages. Its headings: {'; '.join(headings) or 'none'}"
+        )
+    texts: list[str] = []
+    length, following, ahead = 0, None, 0
+    for number in wanted:
+        skipped = offset if number == start - 1 else 0
+        text = passages[number].text[skipped:]
+        length += len(text)
+        if texts and length > characters:
+            following = number + 1
+            break
+        texts.append(cut(text, characters))
+        if len(text) > characters:
+            following, ahead = number + 1, skipped + len(texts[-1]) - len(CUT)
+            break
+    return Reading(
+        document=document,
+        title=passages[0].title,
+        text="\n\n".join(texts),
+        passages=len(numbers),
+        next=following,
+        offset=ahead,
+        place=str(places[wanted[0]].within(passages[wanted[0]].text, 0, 1)),
+    )
+
+
+def cut(text: str, limit: int) -> str:
+    """The beginning of a text that is longer, in whole words."""
+    return text if len(text) <= limit else (text[:limit].rsplit(" ", 1)[0] or text[:limit]) + CUT
+
+
+def _is_wanted(place: Place, lines: str | None, heading: str | None, page: int | None) -> bool:
+    ones: list[Place | TextPlace] = [place, *place.spans]
+    if lines is not None:
+        match = _LINES.fullmatch(lines)
+        if match is None:
+            raise QontextError(f"{lines!r} are no lines: write 12 or 12-40")
+        first, last = int(match[1]), int(match[2] or match[1])
+        known = [n for one in ones for n in (one.line, one.last_line) if n is not None]
+        if not known or min(known) > last or max(known) < first:
+            return False
+    if heading is not None:
+        names = {name for one in ones for name in one.headings}
+        if not any(heading.casefold() in name.casefold() for name in names):
+            return False
+    if page is not None:
+        pages = [place.page, place.last_page, *(span.page for span in place.spans)]
+        known = [number for number in pages if number is not None]
+        return bool(known) and min(known) <= page <= max(known)
+    return True
+
+
 def source_list(service: Service) -> SourceList:
     """The sources of the first system; the collection as a whole, if it has none."""
     system = service.default
     counts, named = system.passages.sources, _named(system)
-    if not named:
-        return SourceList(
-            sources=[SourceInfo(name=system.name, about=service.about, passages=len(system.passages))]
-        )
     rows = [SourceInfo(name=name, about=about, passages=counts.get(name, 0)) for name, about in named.items()]
-    return SourceList(sources=rows)
+    whole = SourceInfo(name=system.name, about=service.about, passages=len(system.passages))
+    return SourceList(sources=rows or [whole])
 
 
 def _named(system: ServedSystem) -> dict[str, str]:
@@ -260,53 +352,6 @@ def _only(system: ServedSystem, sources: Sequence[str]) -> str | None:
     """The sources to search in, for a filter; none if the collection as a whole is one of them."""
     is_whole = system.name in sources and not _named(system)
     return None if is_whole else "|".join(sources) or None
-
-
-def _listed(sources: SourceList) -> str:
-    """The sources in a sentence, if there are several."""
-    if len(sources.sources) < 2:
-        return ""
-    listed = (
-        f"{one.name} ({one.about.strip().rstrip('.')})" if one.about else one.name for one in sources.sources
-    )
-    return f"Its sources: {'; '.join(listed)}."
-
-
-def _server(about: str, tools: dict[str, Callable[..., Any]]) -> Any:
-    """The library's server, which answers wrong arguments of these tools with one sentence."""
-    from mcp.server.mcpserver import MCPServer
-    from mcp.server.mcpserver.exceptions import ToolError
-    from pydantic import ValidationError
-
-    class Server(MCPServer[Any]):
-        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
-            if name in tools and (wrong := _unknown_argument(name, arguments, tools[name])):
-                raise ToolError(wrong)
-            try:
-                return await super().call_tool(name, arguments, context)
-            except ToolError as error:
-                if isinstance(error.__cause__, ValidationError):
-                    problem = error.__cause__.errors()[0]
-                    raise ToolError(_wrong_argument(problem)) from None
-                raise
-
-    with _untouched_logging():
-        return Server("qontext", title="Qontext search", instructions=about, version=__version__)
-
-
-def _unknown_argument(tool: str, arguments: dict[str, Any], function: Callable[..., Any]) -> str | None:
-    """The first argument that a tool does not have, with those that it has."""
-    names = inspect.signature(function).parameters
-    unknown = next((name for name in arguments if name not in names), None)
-    if unknown is None:
-        return None
-    return f"{tool} has no argument {shorten(unknown, 60)!r}. Its arguments: {', '.join(names)}."
-
-
-def _wrong_argument(problem: Any) -> str:
-    """The first problem with the value of an argument."""
-    name, message = problem["loc"][0], problem["msg"]
-    return f"{name}: {message[:1].lower()}{message[1:]}."
 
 
 def routes(server: Any) -> list[Any]:
@@ -342,48 +387,17 @@ def describe(passages: Passages, about: str = "") -> str:
     language = language_name(language_of([passage.text for passage in sample]))
     titles = list(dict.fromkeys(p.title.strip() for p in sample if _says_something(p.title, p.doc)))
     if len(titles) < 2:  # the texts say more
-        titles = list(
-            dict.fromkeys(f"“{cut(' '.join(p.text.split()), 80)}”" for p in sample[:: len(sample) // 2 or 1])
-        )
-    spread = [cut(titles[n * len(titles) // 5], 90) for n in range(5)] if len(titles) >= 5 else titles
-    what = f"The collection contains {_count(passages.documents, 'document')} ({len(passages):,} passages) in {language}"
-    examples = f", such as {'; '.join(dict.fromkeys(spread))}" if spread else ""
+        step = len(sample) // 2 or 1
+        titles = list(dict.fromkeys(f"“{cut(' '.join(p.text.split()), 80)}”" for p in sample[::step]))
+    spread = [titles[n * len(titles) // 5] for n in range(5)] if len(titles) >= 5 else titles
+    examples = f", such as {'; '.join(dict.fromkeys(cut(title, 90) for title in spread))}" if spread else ""
+    what = (
+        f"The collection contains {passages.documents:,} documents ({len(passages):,} passages) in {language}"
+    )
     return f"{about.strip().rstrip('.')}. {what}{examples}." if about.strip() else f"{what}{examples}."
 
 
 def _says_something(title: str, document: str) -> bool:
-    """Return True if the title has a word, and is neither the id of its document nor a number of a kind."""
+    """True if the title has a word, and is neither the id of its document nor a number of a kind."""
     words = [word.strip(".,;:!?()[]\"'") for word in title.split()]
     return title.strip() != document and any(len(word) > 1 and word.isalpha() for word in words)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-def _results(
-    system: ServedSystem, question: str, hits: list[Any], before: int, characters: int
-) -> list[FoundPassage]:
-    """The hits after so many others, with a limited amount of text."""
-    results, left = [], characters
-    for rank, hit in enumerate(hits, before + 1):
-        passage = system.passages[hit.number]
-        most = min(TEXT_CHARACTERS, max(200, left))
-        snippet, place, sentence = system.matched(hit, question, most)
-        text = passage.text if len(passage.text) <= most else snippet
-        left -= len(text)
-        position, _ = system.passages.position(hit.number)
-        results.append(
-            FoundPassage(
-                rank=rank,
-                score=round(hit.score, 6),
-                document=passage.doc,
-                title=passage.title,
-                passage=position,
-                place=str(place),
-                source=str(place.metadata.get("source", "")),
-                text=text,
-                sentence=sentence,
-            )
-        )
-    return results

@@ -24,7 +24,7 @@ from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
 from qontext.serve.passages import FieldFilter
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
-from qontext.serve.security import COOKIE, TOO_MANY, client_of
+from qontext.serve.security import COOKIE
 from qontext.serve.service import Service, TimedHits
 from qontext.serve.systems import ServedHit, ServedSystem
 from qontext.serve.web import page, safe_target, static, url
@@ -162,11 +162,7 @@ async def login(request: Request) -> Response:
     """Exchange the token for a cookie."""
     policy, form = request.app.state.policy, await form_of(request)
     target = safe_target(form.get("next", "/"))
-    client = client_of(request.scope)
-    if policy.token is not None and policy.attempts.are_too_many(client):
-        return page("login.html", request, 429, target=target, problem=TOO_MANY)
     if policy.token is not None and not policy.accepts(form.get("token", "").strip()):
-        policy.attempts.wrong(client)
         await asyncio.sleep(0.5)
         return page("login.html", request, 401, target=target, problem="This is not the token.")
     answer = RedirectResponse(target, 303)

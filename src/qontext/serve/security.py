@@ -6,22 +6,20 @@ is checked) nor change anything (the Origin header is checked).
 
 from __future__ import annotations
 
-import asyncio
 import hashlib
 import hmac
-import json
-import re
-import time
-from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
+
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 TOKEN, COOKIE = "QONTEXT_TOKEN", "qontext_session"
 LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
-BODY_LIMIT, FORM_LIMIT, QUERY_LIMIT = 4 * 1024 * 1024, 64 * 1024, 32 * 1024
-"""Bytes of a request to the API, of a form, which may need no token, and of an address."""
-BODY_SECONDS = 30
+BODY_LIMIT, FORM_LIMIT = 4 * 1024 * 1024, 64 * 1024
+"""Bytes of a request to the API, and of a form, which may need no token."""
 HEADERS = (
     (
         b"content-security-policy",
@@ -35,36 +33,8 @@ HEADERS = (
 )
 ERROR_TYPES = {
     400: "invalid_request_error", 401: "authentication_error", 403: "permission_error", 404: "not_found_error",
-    408: "timeout_error", 413: "invalid_request_error", 414: "invalid_request_error", 422: "invalid_request_error",
-    429: "rate_limit_error", 503: "timeout_error",
+    413: "invalid_request_error", 422: "invalid_request_error", 429: "rate_limit_error", 503: "timeout_error",
 }  # fmt: skip
-
-
-WRONG, WRONG_SECONDS = 20, 60.0
-"""Wrong tokens from an address, and the seconds within which they count, until its tokens are not looked at."""
-TOO_MANY = "Too many wrong tokens from this address; try again in a minute."
-_ADDRESSES = 10_000
-"""Addresses whose wrong tokens are counted at a time."""
-_HOST = re.compile(r"(?:\[([0-9a-f:.]+)\]|([^\[\]:@/\\\s]+))(?::\d{1,5})?|([0-9a-f:]+)")
-
-
-class Attempts:
-    """Wrong tokens by the address that sent them. Who has signed in is not affected by others behind the same address."""
-
-    def __init__(self) -> None:
-        self._wrong: dict[str, deque[float]] = {}
-
-    def wrong(self, address: str) -> None:
-        """Count a wrong token."""
-        times = self._wrong.pop(address, None) or deque(maxlen=WRONG)
-        times.append(time.monotonic())
-        self._wrong[address] = times
-        if len(self._wrong) > _ADDRESSES:
-            del self._wrong[next(iter(self._wrong))]
-
-    def are_too_many(self, address: str) -> bool:
-        times = self._wrong.get(address)
-        return times is not None and len(times) == WRONG and time.monotonic() - times[0] < WRONG_SECONDS
 
 
 @dataclass(frozen=True)
@@ -73,9 +43,8 @@ class Policy:
 
     hosts: frozenset[str] | None = LOOPBACK
     token: str | None = None
-    open_paths: tuple[str, ...] = field(default=("/healthz", "/login", "/static/"))
+    open_paths: tuple[str, ...] = ("/healthz", "/login", "/static/")
     """Paths that need no token; a path with a trailing slash includes all paths below it."""
-    attempts: Attempts = field(default_factory=Attempts, compare=False, repr=False)
 
     def needs_token(self, path: str) -> bool:
         if self.token is None:
@@ -91,36 +60,20 @@ class Policy:
         assert self.token is not None
         return hmac.new(self.token.encode(), b"qontext session", hashlib.sha256).hexdigest()
 
-    def check(self, headers: dict[bytes, bytes], address: str) -> tuple[int, str] | None:
-        """(status, message) unless the request comes from someone who knows the token."""
-        session = _cookies(headers.get(b"cookie", b"").decode("latin-1")).get(COOKIE, "")
-        if hmac.compare_digest(session.encode(), self.session().encode()):
-            return None
-        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
-        if scheme.lower() == "bearer":
-            if self.attempts.are_too_many(address):
-                return 429, TOO_MANY
-            if self.accepts(token.strip()):
-                return None
-            self.attempts.wrong(address)
-        return 401, "a token is needed: send it as 'Authorization: Bearer TOKEN'"
+    def knows_token(self, connection: HTTPConnection) -> bool:
+        session = connection.cookies.get(COOKIE, "")
+        scheme, _, token = connection.headers.get("authorization", "").partition(" ")
+        return hmac.compare_digest(session.encode(), self.session().encode()) or (
+            scheme.lower() == "bearer" and self.accepts(token.strip())
+        )
 
 
 def host_name(host: str) -> str:
-    """The name in a Host header, without the port; empty if it is not of the form NAME, NAME:PORT or [ADDRESS]:PORT."""
-    match = _HOST.fullmatch(host.lower())
-    return "" if match is None else next(name for name in match.groups() if name is not None)
-
-
-def client_of(scope: Any) -> str:
-    """The address that a request comes from."""
-    return str((scope.get("client") or ("",))[0])
-
-
-def _cookies(header: str) -> dict[str, str]:
-    """The cookies in a header. Those of other servers on the same host may have any form."""
-    pairs = (pair.partition("=") for pair in header.split(";"))
-    return {name.strip(): value.strip() for name, _, value in pairs}
+    """The name in a Host header, without the port."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""
 
 
 class Guard:
@@ -142,60 +95,31 @@ class Guard:
                 message = {**message, "headers": [*message.get("headers", ()), *HEADERS]}
             await send(message)
 
-        headers = dict(scope["headers"])
-        refusal = self._refusal(scope, headers)
-        if refusal is None and scope["method"] in ("POST", "PUT", "PATCH", "DELETE"):
-            limit = _limit(scope["path"])
-            try:
-                body = await asyncio.wait_for(_body(receive, limit), BODY_SECONDS)
-            except ConnectionError:  # there is nobody to answer
-                return
-            except TimeoutError:
-                refusal = 408, "the request was not sent in time"
-            else:
-                if body is None:
-                    refusal = 413, f"the request is larger than {limit:,} bytes"
-                else:
-                    receive = _replayed(body, receive)
-        if refusal is None:
-            await self.app(scope, receive, with_headers)
-        else:
-            await self._refuse(scope, headers, *refusal, with_headers)
+        answer = self._refusal(HTTPConnection(scope))
+        await (answer or self.app)(scope, _limited(receive, _limit(scope["path"])), with_headers)
 
-    def _refusal(self, scope: Any, headers: dict[bytes, bytes]) -> tuple[int, str] | None:
-        """(status, message) if the request is refused because of its headers."""
-        host = headers.get(b"host", b"").decode("latin-1")
+    def _refusal(self, connection: HTTPConnection) -> Response | None:
+        """The answer to a request that is refused because of its headers."""
+        host, origin = (connection.headers.get(name, "").lower() for name in ("host", "origin"))
+        path = connection.scope["path"]
         if self.policy.hosts is not None and host_name(host) not in self.policy.hosts:
-            return 403, "the Host header names another server; --allow-host accepts more names"
-        origin = headers.get(b"origin", b"").decode("latin-1")
-        if origin and origin.lower() not in (f"http://{host.lower()}", f"https://{host.lower()}"):
-            return 403, "the request comes from a page of another site"
-        if len(scope["query_string"]) > QUERY_LIMIT or len(scope["path"]) > QUERY_LIMIT:
-            return 414, f"the URL is longer than {QUERY_LIMIT:,} characters"
-        length, limit = headers.get(b"content-length", b"0"), _limit(scope["path"])
-        if length.isdigit() and (len(length) > 12 or int(length) > limit):
-            return 413, f"the request is larger than {limit:,} bytes"
-        return (
-            self.policy.check(headers, client_of(scope)) if self.policy.needs_token(scope["path"]) else None
-        )
+            return _refused(403, "the Host header names another server; --allow-host accepts more names")
+        if origin and origin not in (f"http://{host}", f"https://{host}"):
+            return _refused(403, "the request comes from a page of another site")
+        length, limit = connection.headers.get("content-length", ""), _limit(path)
+        if length.isdecimal() and (len(length) > 12 or int(length) > limit):
+            return _refused(413, f"the request is larger than {limit:,} bytes", Connection="close")
+        if not self.policy.needs_token(path) or self.policy.knows_token(connection):
+            return None
+        if connection.scope["method"] == "GET" and "text/html" in connection.headers.get("accept", ""):
+            query = f"?{connection.url.query}" if connection.url.query else ""
+            return RedirectResponse(f"/login?next={quote(path + query, safe='')}", 303)
+        message = "a token is needed: send it as 'Authorization: Bearer TOKEN'"
+        return _refused(401, message, **{"WWW-Authenticate": "Bearer"})
 
-    async def _refuse(
-        self, scope: Any, headers: dict[bytes, bytes], status: int, message: str, send: Any
-    ) -> None:
-        extra: list[tuple[bytes, bytes]] = []
-        if status == 401 and scope["method"] == "GET" and b"text/html" in headers.get(b"accept", b""):
-            query = scope["query_string"].decode("latin-1")
-            target = quote(scope["path"] + (f"?{query}" if query else ""), safe="")
-            status, extra = 303, [(b"location", f"/login?next={target}".encode())]
-        elif status == 401:
-            extra = [(b"www-authenticate", b"Bearer")]
-        body = json.dumps(error_body(status, message)).encode()
-        head = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode()), *extra]
-        # The rest of the request is not read.
-        if status in (408, 413):
-            head.append((b"connection", b"close"))
-        await send({"type": "http.response.start", "status": status, "headers": head})
-        await send({"type": "http.response.body", "body": body})
+
+def _refused(status: int, message: str, **headers: str) -> Response:
+    return JSONResponse(error_body(status, message), status, headers)
 
 
 def error_body(status: int, message: str, param: str | None = None) -> dict[str, Any]:
@@ -209,25 +133,16 @@ def _limit(path: str) -> int:
     return BODY_LIMIT if path.startswith(("/v1/", "/mcp")) else FORM_LIMIT
 
 
-async def _body(receive: Any, limit: int) -> bytes | None:
-    """The complete body of a request; None if it is too large. Half a request is not processed."""
-    body = bytearray()
-    while True:
+def _limited(receive: Any, limit: int) -> Any:
+    """A `receive` that refuses a body that is too large and does not say so in its header."""
+    length = 0
+
+    async def limited() -> Any:
+        nonlocal length
         message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ConnectionError
-        body += message.get("body", b"")
-        if len(body) > limit:
-            return None
-        if not message.get("more_body", False):
-            return bytes(body)
+        length += len(message.get("body", b""))
+        if length > limit:
+            raise HTTPException(413, f"the request is larger than {limit:,} bytes")
+        return message
 
-
-def _replayed(body: bytes, receive: Any) -> Any:
-    """A `receive` that first returns the body that was already read."""
-    waiting = [{"type": "http.request", "body": body, "more_body": False}]
-
-    async def replay() -> Any:
-        return waiting.pop() if waiting else await receive()
-
-    return replay
+    return limited

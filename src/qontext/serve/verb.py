@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import log
-from qontext.frame.config import ComputeConfig, Input, existing
+from qontext.frame.config import ComputeConfig, Input
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.stages import Server
 from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
@@ -39,17 +39,11 @@ class ServeConfig(ComputeConfig):
     split: str = "test"
     """Split of the judgments in --data."""
 
-    runs: Annotated[str | None, Input()] = None
-    """A directory with artifacts to browse under /runs. Default: the first directory of adapt."""
-
     about: str = ""
     """A sentence about the collection, for the search page and for agents."""
 
-    refresh: str | None = None
-    """Look for changed documents this often, such as 60s or 5m, and index them while questions are answered."""
-
-    watch: bool = False
-    """Index documents as soon as they change. Needs pip install 'qontext[watch]'."""
+    refresh: Annotated[float | None, Field(gt=0)] = None
+    """Look for changed documents every so many seconds, and index them while questions are answered."""
 
     host: str = "127.0.0.1"
     """Address to listen on. Addresses reachable from other machines need a token in QONTEXT_TOKEN."""
@@ -75,20 +69,8 @@ class ServeConfig(ComputeConfig):
     log_queries: bool = False
     """Log the text of queries. By default it is not logged."""
 
-    @model_validator(mode="after")
-    def _is_refreshed_once(self) -> Self:
-        if self.refresh is not None:
-            from qontext.serve.refresh import seconds_of
-
-            seconds_of(self.refresh)
-            if self.watch:
-                raise QontextError("both --refresh and --watch are specified", remedy="Remove one of them.")
-        return self
-
 
 def run(config: ServeConfig) -> dict[str, Any]:
-    if config.runs is not None and not existing(config.runs, "the directory of artifacts").is_dir():
-        raise QontextError("is not a directory of artifacts", place=config.runs)
     if config.mcp:
         require("mcp", "serving MCP")
         service = open_service(config)
@@ -120,15 +102,16 @@ def run(config: ServeConfig) -> dict[str, Any]:
 @contextlib.contextmanager
 def refreshing(service: Service, config: ServeConfig) -> Iterator[None]:
     """Meanwhile, the served directories follow their documents, if the configuration says so."""
-    from qontext.serve.refresh import refresher
+    from qontext.retrieve.directory import is_adapted
+    from qontext.serve.refresh import Refresher
     from qontext.serve.systems import path_of, served_path
 
-    open_all = partial(service.opener.open_all, config.directories)
-    paths = [served_path(path_of(text)) for text in config.directories]
-    thread = refresher(service, paths, open_all, refresh=config.refresh, watch=config.watch)
-    if thread is None:
+    if config.refresh is None:
         yield
         return
+    open_all = partial(service.opener.open_all, config.directories)
+    paths = (Path(served_path(path_of(text))) for text in config.directories)
+    thread = Refresher(service, [path for path in paths if is_adapted(path)], open_all, config.refresh)
     thread.start()
     try:
         yield
@@ -151,22 +134,14 @@ def make_app(service: Service, config: ServeConfig, policy: Any) -> Any:
     """The ASGI application."""
     from importlib.util import find_spec
 
-    from qontext.retrieve.directory import is_adapted
     from qontext.serve.app import create_app
-    from qontext.serve.runs import Runs
-    from qontext.serve.systems import path_of
 
     mcp = None
     if find_spec("mcp") is not None:
         from qontext.serve.mcp import build
 
         mcp = build(service)
-    roots = (
-        [config.runs]
-        if config.runs
-        else [path for path in map(path_of, config.directories) if is_adapted(path)]
-    )
-    return create_app(service, policy, runs=Runs(Path(roots[0])) if roots else None, mcp=mcp)
+    return create_app(service, policy, mcp=mcp)
 
 
 def open_service(config: ServeConfig) -> Service:
@@ -235,7 +210,7 @@ COMMAND = Server(
     examples="""
         qontext serve runs/mine
         qontext serve runs/mine vectors fast=index --reranker reranker --data data --port 8080
-        qontext serve runs/mine --refresh 60s
+        qontext serve runs/mine --refresh 60
         qontext serve runs/mine --mcp
         qontext serve runs/mine --dry-run
     """,

@@ -37,8 +37,6 @@ def render(template: str, request: Request | None, **values: Any) -> str:
         nav = [("/", "Search")]
         if service.labels.queries:
             nav += [("/compare", "Compare"), ("/queries", "Queries")]
-        if getattr(state, "runs", None) is not None:
-            nav.append(("/runs", "Runs"))
         nav.append(("/docs", "API"))
     here = request.url.path if request is not None else ""
     text: str = _templates().get_template(template).render(nav=nav, here=here, **values)
