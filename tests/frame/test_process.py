@@ -44,7 +44,6 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
         "frame/process.py",
         "corpus/sources/web.py",  # the pause between requests
         "retrieve/ask/prepared.py",  # until another process has updated the index
-        "cluster/on_ray.py",  # until a head that is gone is given up
         "queries/generators/chat.py",  # the pause before another attempt
         "retrieve/index/servers/milvus.py",  # until the server has built its index
     }
