@@ -110,8 +110,11 @@ def build(service: Service) -> Any:
     ]
     about = describe(service.default.passages, service.about)
     about += f" Its sources: {'; '.join(listed)}." if len(listed) > 1 else ""
-    with _untouched_logging():
-        server = MCPServer[Any]("qontext", title="Qontext search", instructions=about, version=__version__)
+    root = logging.getLogger()  # which the library configures for the whole process
+    handlers, level = root.handlers[:], root.level
+    server = MCPServer[Any]("qontext", title="Qontext search", instructions=about, version=__version__)
+    root.handlers[:] = handlers
+    root.setLevel(level)
     hints = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False
     )
@@ -365,18 +368,6 @@ def routes(server: Any) -> list[Any]:
     checked = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     app = server.streamable_http_app(stateless_http=True, json_response=True, transport_security=checked)
     return [Route(route.path, endpoint=route.endpoint, methods=["POST"]) for route in app.routes]
-
-
-@contextlib.contextmanager
-def _untouched_logging() -> Iterator[None]:
-    """Inside this context, the library configures logging for the whole process; it is restored afterwards."""
-    root = logging.getLogger()
-    handlers, level = root.handlers[:], root.level
-    try:
-        yield
-    finally:
-        root.handlers[:] = handlers
-        root.setLevel(level)
 
 
 def describe(passages: Passages, about: str = "") -> str:
