@@ -49,11 +49,11 @@ from qontext.finetune.run import open_representation
 from qontext.frame import log, machine
 from qontext.frame.artifacts import Workdir
 from qontext.models.encoder import load_encoder
+from qontext.models.folder import PRESETS
 from qontext.models.precision import has_bf16
-from qontext.models.presets import PRESETS
 from qontext.training.distributed import join
 from qontext.training.loop import train
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler
 from qontext.training.texts import tokenize
 
 Turn = Callable[[], list[float]]

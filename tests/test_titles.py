@@ -25,8 +25,8 @@ from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import Encoder, load_encoder
-from qontext.models.folder import read_layout
-from qontext.models.titles import Titles, record_title
+from qontext.models.folder import read_layout, record_title
+from qontext.models.tokenizer import Titles
 from qontext.pretrain.batches import BatchPlan, Layout
 from qontext.pretrain.masking import Vocabulary
 from qontext.retrieve.bm25 import Bm25

@@ -62,7 +62,7 @@ def test_weights_that_the_backbone_lacks_are_not_initialized(encoder: str) -> No
 def test_the_loss_is_the_mean_over_words_of_the_squared_error(encoder: str) -> None:
     from qontext.queries.generators.t5 import SourceText
     from qontext.queries.training import Shape, TrainingPair
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
 
     model, tokenizer, _, longest = load_terms(encoder, 0)
     assert longest == 512

@@ -10,7 +10,7 @@ from qontext.data.runs import Run
 from qontext.finetune.batches import RetrieverPlan, Tokenized
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler
 from qontext.training.texts import TokenizedTexts
 
 

@@ -16,8 +16,7 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
-from qontext.models.packed import Packed
-from qontext.models.representations import sparse
+from qontext.models.packed import Packed, sparse
 from qontext.models.representations.sparse import Sparse, SparseOptions
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.sparse import SparseIndex

@@ -19,8 +19,7 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
 from qontext.models.folder import read_layout
-from qontext.models.packed import Packed
-from qontext.models.representations import tokens
+from qontext.models.packed import Packed, tokens
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.tokens import Tokens, TokensOptions, max_similarity
 from qontext.models.retriever import Retriever

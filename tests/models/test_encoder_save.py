@@ -146,7 +146,7 @@ def test_without_the_head_both_libraries_load_silently(minilm: Path, tmp_path: P
 
 
 def test_a_preset_has_the_named_size_and_is_loadable(bert: Path, tmp_path: Path) -> None:
-    from qontext.models.presets import PRESETS
+    from qontext.models.folder import PRESETS
 
     one, same, other = (load_encoder("tiny", tokenizer=str(bert), seed=seed) for seed in (1, 1, 2))
     assert (one.num_layers, one.hidden_size, one.max_length) == (2, 128, 512)

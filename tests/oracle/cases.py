@@ -32,7 +32,7 @@ from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.masking import Vocabulary
 from qontext.training.distributed import RankGroup
 from qontext.training.optimizer import Optimizer
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler
 from qontext.training.step import Stepper
 from qontext.training.texts import TokenizedTexts, text_key
 

@@ -52,7 +52,7 @@ def trainable(tiny_llama):
     from qontext.models.language_models import load_causal
     from qontext.queries.generators.t5 import SourceText
     from qontext.queries.training import Shape, TrainableCausal, TrainingPair
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
 
     model, tokenizer = load_causal(Path(tiny_llama))
     generator = TrainableCausal(model, tokenizer, Shape(SourceText("", True), 30, 12))

@@ -52,7 +52,7 @@ from qontext.queries.training import (
 )
 from qontext.retrieve.analyzer import term_of
 from qontext.training.batch import Output
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler
 
 ANALYZER = "english"
 """The analyzer by which words of passages and queries are compared."""

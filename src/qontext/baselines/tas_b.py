@@ -46,8 +46,7 @@ from qontext.models.representations.base import Lengths
 from qontext.models.representations.vector import Vector
 from qontext.models.retriever import Retriever
 from qontext.training.k_means import k_means
-from qontext.training.randomness import hashed, permuted
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler, hashed, permuted
 
 FILE = "cache/clusters.npy"
 

@@ -109,8 +109,7 @@ class Tokenization(Parts[TokensConfig]):
         if not self._reads_titles or self.config.title != "sep":
             return None
         from qontext.models.folder import locate
-        from qontext.models.titles import Titles
-        from qontext.models.tokenizer import load_tokenizer
+        from qontext.models.tokenizer import Titles, load_tokenizer
 
         path = Path(self.config.tokenizer).expanduser()
         tokenizer = load_tokenizer(path if path.exists() else locate(self.config.tokenizer).transformer)

@@ -23,7 +23,7 @@ PASSAGE_COLUMNS = ["id", "title", "text", "doc"]
 """The Parquet columns that a `Passage` has."""
 
 TitleRule = Literal["prepend", "leave", "sep"]
-"""The rule for a passage's title in the input of models: see `models.titles`."""
+"""The rule for a passage's title in the input of models: see `models.tokenizer`."""
 
 RowKind = Literal["passages", "queries"]
 """The texts of a collection to read as passages; its queries are passages without a title."""

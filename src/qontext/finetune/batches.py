@@ -21,11 +21,9 @@ from qontext.models.batching import FINE, Grid, Ints, pack_by_tokens
 from qontext.models.encoder import UNLIMITED
 from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
-from qontext.models.titles import Titles
-from qontext.models.tokenizer import lowered
+from qontext.models.tokenizer import Titles, lowered
 from qontext.training.batch import Batch, Rows, Tensors
-from qontext.training.randomness import U64, hashed
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import U64, EpochSampler, hashed
 from qontext.training.texts import TokenizedTexts, tokenize
 
 

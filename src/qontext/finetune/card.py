@@ -7,7 +7,7 @@ from typing import Any
 from qontext.finetune.config import FinetuneConfig, LabeledConfig
 from qontext.models.representations.base import Representation
 from qontext.models.save import VECTOR_OF, how_it_was_made
-from qontext.models.titles import Titles
+from qontext.models.tokenizer import Titles
 
 _RETRIEVER = """---
 library_name: sentence-transformers

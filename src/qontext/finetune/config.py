@@ -15,7 +15,7 @@ from qontext.training.config import AdaptedConfig, EncoderConfig
 
 if TYPE_CHECKING:
     from qontext.finetune.losses.base import Loss
-    from qontext.models.titles import Titles
+    from qontext.models.tokenizer import Titles
     from qontext.training.evaluation import Schedule
 
 
@@ -76,7 +76,7 @@ class LabeledConfig(AdaptedConfig):
     def titles(self, tokenizer: Any, *, says: bool) -> Titles:
         """The rule for passages' titles."""
         from qontext.models.folder import locate
-        from qontext.models.titles import Titles, settle_title
+        from qontext.models.tokenizer import Titles, settle_title
 
         rule = settle_title(self.title, locate(self.encoder).title, self.encoder, says=says)
         return Titles.of(rule, tokenizer, self.encoder)

@@ -22,8 +22,7 @@ from qontext.models.load import load, read_config, require_weights, seeded
 from qontext.models.precision import keep_fp32
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 from qontext.training.batch import Batch, Output, Rows, TrainableModel
-from qontext.training.randomness import hashed
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import EpochSampler, hashed
 
 
 @dataclass(frozen=True)

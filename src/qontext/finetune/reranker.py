@@ -85,7 +85,7 @@ def _plan(
 
     from qontext.finetune.examples import read_examples
     from qontext.finetune.listwise import ListPlan
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
     from qontext.training.texts import text_key
 
     examples, source = read_examples(groups, split, config.passages)
@@ -136,7 +136,7 @@ def _save(
     work: Workdir,
 ) -> None:
     from qontext.finetune.card import reranker_card
-    from qontext.models.titles import record_title
+    from qontext.models.folder import record_title
     from qontext.models.tokenizer import save_tokenizer
     from qontext.training import adapters, checkpoint, metrics
 

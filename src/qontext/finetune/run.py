@@ -77,8 +77,7 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
 
 def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, Any], work: Workdir) -> None:
     from qontext.finetune.card import retriever_card
-    from qontext.models.folder import QUERY_FOLDER
-    from qontext.models.titles import record_title
+    from qontext.models.folder import QUERY_FOLDER, record_title
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
@@ -225,7 +224,7 @@ def _plan(
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan, tokenized
     from qontext.finetune.losses.base import Distillation
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
     sampler = EpochSampler(*places)

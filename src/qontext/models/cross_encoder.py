@@ -24,8 +24,7 @@ from qontext.models.folder import locate, message_format
 from qontext.models.load import load
 from qontext.models.precision import Precision, autocast, keep_fp32, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
-from qontext.models.titles import Titles
-from qontext.models.tokenizer import check_vocabulary, load_tokenizer
+from qontext.models.tokenizer import Titles, check_vocabulary, load_tokenizer
 
 
 class CrossEncoder:

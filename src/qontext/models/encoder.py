@@ -23,12 +23,11 @@ from torch import Tensor, nn
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.families import Family, Predicts, Shared, family_of, make_bidirectional
-from qontext.models.folder import PROMPTS, FolderLayout, TextKind, locate
-from qontext.models.load import load_model, new_model, read_config, seeded
+from qontext.models.folder import PRESETS, PROMPTS, FolderLayout, TextKind, locate
+from qontext.models.load import load_model, new_model, preset_config, read_config, seeded
 from qontext.models.pooling import read_dense, save_dense
 from qontext.models.precision import keep_fp32
 from qontext.models.prediction import TiedOutput, weighted_cross_entropy
-from qontext.models.presets import PRESETS, preset_config
 from qontext.models.reference import shown_name
 from qontext.models.save import Pooling, Similarity, save_weights, vector_modules, write_modules
 from qontext.models.tokenizer import check_fit, end_texts, in_lower_case, prompt_length, usable_tokenizer

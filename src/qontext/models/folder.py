@@ -10,10 +10,6 @@
 | the folder of another module | what its representation saved there |
 | query/ | another encoder, for queries |
 | qontext.json | what is done with passages' titles |
-
-A damaged config.json can ask for a million layers. Building them takes hours or all memory, so before a library builds the
-model, the files must be regular ones, and the sizes are compared with the headers of the weights, which are read in
-milliseconds.
 """
 
 from __future__ import annotations
@@ -21,11 +17,11 @@ from __future__ import annotations
 import contextlib
 import difflib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -33,13 +29,12 @@ from typing_extensions import TypedDict
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import CLAIM, open_artifact
 from qontext.frame.errors import QontextError
-from qontext.frame.files import damaged, opening, read_json, require_regular
+from qontext.frame.files import damaged, read_json, require_regular
 from qontext.models import hub
-from qontext.models.presets import PRESETS
 from qontext.models.representations import REPRESENTATIONS
-from qontext.models.titles import recorded_title
 
 TextKind = Literal["query", "passage"]
+TITLE_FILE = "qontext.json"
 QUERY_FOLDER = "query"
 """The folder of the query encoder of an untied pair, in the retriever's directory."""
 PROMPTS: dict[TextKind, tuple[str, ...]] = {"query": ("query",), "passage": ("document", "passage", "corpus")}
@@ -57,6 +52,23 @@ _LEGACY_POOLING = {
 _OTHER_NAMES = {"MLMTransformer": "Transformer"}
 _MODULES = ("Transformer", "Pooling", "Dense", "Normalize")
 """The modules of an encoder of one vector. Any other belongs to a representation."""
+
+
+class Preset(NamedTuple):
+    """An encoder from scratch, of BERT's architecture: layers, hidden size and attention heads. The feed-forward layer is
+    four times as wide."""
+
+    layers: int
+    hidden: int
+    heads: int
+
+
+PRESETS = {
+    "tiny": Preset(2, 128, 2),
+    "mini": Preset(4, 256, 4),
+    "small": Preset(6, 384, 6),
+    "base": Preset(12, 768, 12),
+}
 
 
 class Module(TypedDict):
@@ -80,24 +92,18 @@ class Modality(TypedDict, total=False):
     format: Literal["flat", "structured"]
 
 
+class TitleRecord(TypedDict, total=False):
+    """The fields of qontext.json."""
+
+    title: TitleRule
+
+
 class Limits(TypedDict, total=False):
     """The fields read from sentence_bert_config.json."""
 
     max_seq_length: Annotated[int, Field(ge=3)] | None
     do_lower_case: bool | None
     modality_config: dict[str, Modality] | None
-
-
-class WeightsSize(TypedDict, total=False):
-    """The bytes of all files of weights."""
-
-    total_size: Annotated[int, Field(ge=0)]
-
-
-class WeightsIndex(TypedDict, total=False):
-    """The fields read from model.safetensors.index.json."""
-
-    metadata: WeightsSize
 
 
 class PoolingConfig(TypedDict, total=False):
@@ -254,6 +260,22 @@ def read_layout(directory: Path) -> FolderLayout:
     )
 
 
+def recorded_title(folder: Path) -> TitleRule | None:
+    """The rule in a model's folder, or in the one above its transformer's; None without a record."""
+    for place in (folder, folder.parent):
+        if (place / TITLE_FILE).is_file():
+            record: TitleRecord = read_json(place / TITLE_FILE, TitleRecord)
+            return record.get("title")
+        if (place / "modules.json").is_file():
+            return None
+    return None
+
+
+def record_title(folder: Path, rule: TitleRule) -> None:
+    """Write the rule into a model's folder."""
+    (folder / TITLE_FILE).write_text(json.dumps({"title": rule}) + "\n", encoding="utf-8")
+
+
 def message_format(transformer: Path) -> Literal["flat", "structured"] | None:
     """The format of messages, if texts are read as messages of the tokenizer's chat template."""
     limits: Limits = _read(transformer / "sentence_bert_config.json", Limits)
@@ -304,68 +326,11 @@ def _read(path: Path, shape: Any) -> Any:
 
 WEIGHTS = "model*.safetensors"
 
-_LAYERS = (
-    "num_hidden_layers",
-    "n_layers",
-    "num_layers",
-    "num_decoder_layers",
-    "encoder_layers",
-    "decoder_layers",
-)
-_SIZES = (
-    "hidden_size", "d_model", "dim", "embedding_size", "vocab_size", "intermediate_size", "d_ff", "hidden_dim",
-    "encoder_ffn_dim", "decoder_ffn_dim", "num_attention_heads", "n_heads", "num_heads", "encoder_attention_heads",
-    "decoder_attention_heads", "d_kv", "head_dim", "num_labels",
-)  # fmt: skip
-_POSITIONS = ("max_position_embeddings", "n_positions")
-_HALVES = ("encoder", "decoder", "text_config")
-_MOST = 10_000_000
-"""Maximum size for weights that cannot be inspected."""
-
-Shapes = dict[str, list[int]]
-
 
 def check_model(directory: Path) -> dict[str, Any]:
     """The validated settings of config.json; checks the other files, too."""
     for file in sorted(directory.iterdir()):
         if file.exists() and not file.is_dir():
             require_regular(file)
-    place = directory / "config.json"
-    config: dict[str, Any] = read_json(place, dict[str, Any])
-    shapes = {name: shape for file in sorted(directory.glob(WEIGHTS)) for name, shape in shapes_of(file)}
-    _check_sizes(config, shapes, place)
-    for half in _HALVES:
-        if isinstance(config.get(half), dict):
-            _check_sizes(config[half], shapes, place)
+    config: dict[str, Any] = read_json(directory / "config.json", dict[str, Any])
     return config
-
-
-def shapes_of(file: Path) -> Iterator[tuple[str, list[int]]]:
-    """The names and shapes of the weights in a file, from its header."""
-    from safetensors import safe_open
-
-    with opening(file, "readable weights"), safe_open(file, framework="np") as weights:
-        shapes = [(name, list(weights.get_slice(name).get_shape())) for name in weights.keys()]  # noqa: SIM118
-    yield from shapes
-
-
-def _check_sizes(config: dict[str, Any], shapes: Shapes, place: Path) -> None:
-    widest = max((max(shape, default=1) for shape in shapes.values()), default=_MOST)
-    positions = [
-        max(shape, default=1)
-        for name, shape in shapes.items()
-        if ("position" in name or ".wpe." in name) and "vision" not in name  # of patches of images
-    ]
-    limits = {
-        **dict.fromkeys(_LAYERS, len(shapes) or 10_000),
-        **dict.fromkeys(_SIZES, widest),
-        **dict.fromkeys(_POSITIONS, max(positions, default=_MOST)),
-    }
-    for name, limit in limits.items():
-        value = config.get(name)
-        if value is None:
-            continue
-        if type(value) is not int or value < 1:
-            raise damaged(place, f"{name} is {str(value)[:40]!r}, expected a positive integer")
-        if value > limit:
-            raise damaged(place, f"{name} is {value:,}, which does not match the weights")

@@ -1,4 +1,14 @@
-"""An encoder's tokenizer: loaded from a folder or a tokenizer.json, and validated."""
+"""An encoder's tokenizer: loaded from a folder or a tokenizer.json, and validated; and the rule for titles, one for every
+stage, which is recorded in the model's folder.
+
+| rule | input |
+|---|---|
+| `prepend` | title, space, text |
+| `sep` | title, the tokenizer's separator, text: [CLS] title [SEP] text [SEP] |
+| `leave` | text |
+
+A passage without a title is its text. A folder without a record is read as `prepend`.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from qontext.data.passage import TitleRule
+from qontext.frame import log
 from qontext.frame.errors import QontextError, first_line, raise_if_out_of_memory
 from qontext.frame.files import damaged, read_json, require_regular
 from qontext.models.folder import FolderLayout, TextKind, locate, message_format
@@ -308,3 +320,41 @@ def _from_file(path: Path) -> Any:
     }
     kind: Any = transformers.PreTrainedTokenizerFast
     return kind(tokenizer_object=parsed, **special)
+
+
+class Titles(NamedTuple):
+    """A rule for one tokenizer; `between` stands between title and text, None leaves out the title."""
+
+    rule: TitleRule
+    between: str | None
+
+    @classmethod
+    def of(cls, rule: TitleRule, tokenizer: Any, place: str | Path) -> Titles:
+        if rule != "sep":
+            return cls(rule, " " if rule == "prepend" else None)
+        token = tokenizer.sep_token
+        encoding = tokenizer.backend_tokenizer.encode(token or "", add_special_tokens=False)
+        # tokenizer.json may ask for padding, as that of all-MiniLM-L6-v2 does.
+        ids = [id for id, is_text in zip(encoding.ids, encoding.attention_mask) if is_text]
+        if ids != [tokenizer.sep_token_id]:
+            raise QontextError(
+                "the tokenizer has no separator token to put between title and text",
+                place=place,
+                remedy="Use --title prepend.",
+            )
+        return cls(rule, token)
+
+    def example(self) -> str:
+        """A passage in the code of a model card."""
+        return json.dumps("a passage" if self.between is None else f"a title{self.between}and its passage")
+
+
+def settle_title(
+    chosen: TitleRule | None, recorded: TitleRule | None, model: str, *, says: bool
+) -> TitleRule:
+    """The rule to use: the chosen one, else that of the model, else `prepend`. Warns if the first two differ."""
+    if says and chosen and recorded and chosen != recorded:
+        log.warn(
+            f"{model} was trained with --title {recorded}, and now reads passages with --title {chosen}."
+        )
+    return chosen or recorded or "prepend"

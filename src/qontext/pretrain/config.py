@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from qontext.data.passage import TitleRule
 from qontext.frame.config import Advanced, Input, Machine
 from qontext.frame.errors import QontextError
-from qontext.models.presets import PRESETS
+from qontext.models.folder import PRESETS
 from qontext.pretrain.objectives import METHODS
 from qontext.training.config import EncoderConfig
 

@@ -17,10 +17,8 @@ from qontext.frame import artifacts, execution, log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
-from qontext.models.folder import locate
-from qontext.models.presets import PRESETS
-from qontext.models.titles import settle_title
-from qontext.models.tokenizer import frame_of
+from qontext.models.folder import PRESETS, locate
+from qontext.models.tokenizer import frame_of, settle_title
 from qontext.training.distributed import RankGroup
 
 CACHE = "cache"

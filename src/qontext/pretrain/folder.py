@@ -14,8 +14,9 @@ from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.files import opening
 from qontext.models.encoder import Encoder
+from qontext.models.folder import record_title
 from qontext.models.save import VECTOR_OF, Pooling, how_it_was_made
-from qontext.models.titles import Titles, record_title
+from qontext.models.tokenizer import Titles
 from qontext.pretrain.config import PretrainConfig
 from qontext.pretrain.objectives.base import Objective
 

@@ -14,7 +14,7 @@ from qontext.pretrain.config import PretrainConfig
 
 if TYPE_CHECKING:
     from qontext.models.encoder import Encoder
-    from qontext.models.titles import Titles
+    from qontext.models.tokenizer import Titles
 
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
 
 def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context, reads_queries
-    from qontext.models.titles import Titles
+    from qontext.models.tokenizer import Titles
     from qontext.pretrain.data import choose_anchors, open_sources, title_rule
     from qontext.training.distributed import join
 
@@ -150,8 +150,7 @@ def check_queries(config: PretrainConfig, layout: Any, *, says: bool) -> None:
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> bool:
     """Load the head beside the encoder, if any; warn about missing or ignored parts. True if the objective's head was loaded
     or will be trained."""
-    from qontext.models.folder import QUERY_FOLDER, locate
-    from qontext.models.presets import PRESETS
+    from qontext.models.folder import PRESETS, QUERY_FOLDER, locate
     from qontext.pretrain.folder import load_head
 
     is_trained = getattr(objective.options, "head_weight", 1) > 0

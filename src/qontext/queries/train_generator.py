@@ -114,7 +114,7 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     from qontext.queries.training import Shape
     from qontext.training.distributed import join
     from qontext.training.loop import train
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
 
     group = join(config.device)
     task = resolve(TASKS[config.learns])
@@ -174,7 +174,7 @@ def _evaluations(
     """The loss on the dev pairs, and a few samples."""
     from qontext.models.precision import resolve_precision, settle_precision
     from qontext.training.evaluation import Evaluations, Schedule
-    from qontext.training.sampler import EpochSampler
+    from qontext.training.randomness import EpochSampler
 
     dtype = resolve_precision(settle_precision(work, config.precision, group.device), group.device)
     sampler = EpochSampler(len(dev_pairs), 1, config.seed, unit="pairs")

@@ -31,8 +31,7 @@ from qontext.queries.generators.causal import TRAINED_TAIL, Prompt, read_query
 from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw, end_tokens, sample
 from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
 from qontext.training.batch import Batch, Output, Rows, TrainableModel
-from qontext.training.randomness import U64, hashed
-from qontext.training.sampler import EpochSampler
+from qontext.training.randomness import U64, EpochSampler, hashed
 from qontext.training.texts import TokenizedTexts, tokenize
 
 

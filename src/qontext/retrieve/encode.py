@@ -107,7 +107,7 @@ class Encode(Parts[EncodeConfig]):
         from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
-        from qontext.models.titles import settle_title
+        from qontext.models.tokenizer import settle_title
         from qontext.retrieve.encoded.reuse import Earlier, packed_properties, properties_of
         from qontext.retrieve.encoded.windows import WindowEncoder
 

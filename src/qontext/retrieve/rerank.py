@@ -148,7 +148,7 @@ class Rerank(Parts[RerankConfig]):
         from qontext.models.cross_encoder import CrossEncoder
         from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
-        from qontext.models.titles import settle_title
+        from qontext.models.tokenizer import settle_title
 
         config, top = self.config, self.candidates[0]
         self.queries = _queries(config, top)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from qontext.frame.errors import QontextError
 from qontext.frame.files import digest_of
+from qontext.models.batching import Ints
 
 U64 = NDArray[np.uint64]
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -89,3 +92,38 @@ def _mix(state: Any) -> U64:
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return np.asarray(state ^ (state >> np.uint64(31)), dtype=np.uint64)
+
+
+@dataclass(frozen=True)
+class EpochSampler:
+    """The examples of a step, as a function of (seed, step): each once per epoch, in a different order each time. Those of
+    this rank; `unit` is their name in messages."""
+
+    examples: int
+    batch_size: int
+    seed: int
+    rank: int = 0
+    world: int = 1
+    unit: str = "queries"
+
+    def __post_init__(self) -> None:
+        if self.batch_size % self.world:
+            raise QontextError(
+                f"the batch size {self.batch_size} cannot be divided among {self.world} processes"
+            )
+        if self.examples < self.batch_size:
+            raise QontextError(
+                f"a batch of {self.batch_size:,} is larger than the training set, which has {self.examples:,} {self.unit}",
+                remedy=f"Set --batch-size to at most {self.examples:,}.",
+            )
+
+    def __call__(self, step: int) -> tuple[Ints, int, int]:
+        """The examples' numbers, the epoch, and the position of the first one in the whole batch."""
+        epoch, within = divmod(step, self.examples // self.batch_size)
+        first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
+        places = np.arange(first, last) + within * self.batch_size
+        return self.order(places, epoch), epoch, first
+
+    def order(self, places: Ints, epoch: int) -> Ints:
+        """The examples at these places of an epoch."""
+        return permuted(places, self.examples, self.seed, epoch)
