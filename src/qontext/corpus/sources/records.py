@@ -103,7 +103,10 @@ class Fields:
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str | None, Any]:
-    return next(((name, value) for name in names if (value := record.get(name)) is not None), (None, None))
+    for name in names:
+        if (value := record.get(name)) is not None:
+            return name, value
+    return None, None
 
 
 def _is_writable(text: str) -> bool:
