@@ -18,7 +18,7 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 51996,
+    "LINES": 51995,
     "MODULES": 300,
     "TEST_LINES": 42907,
     "MANUAL_WORDS": 24848,

@@ -95,11 +95,7 @@ class Fields:
         """The other fields, and those of an object `metadata`, as BEIR's sets have one."""
         others = {name: value for name, value in record.items() if name not in self.all}
         nested = others.pop("metadata", None)
-        return (
-            as_json({**nested, **others} if isinstance(nested, dict) else others)
-            if others or nested
-            else "{}"
-        )
+        return as_json({**nested, **others} if isinstance(nested, dict) else others)
 
 
 def _first(record: Mapping[str, Any], names: tuple[str, ...]) -> tuple[str | None, Any]:
