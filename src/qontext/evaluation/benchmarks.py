@@ -10,19 +10,13 @@ papers report different results for one system, each has a row.
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
-import os
 import tomllib
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from qontext.frame.errors import QontextError, choose, missing_extra
+from qontext.frame.errors import QontextError, choose, first_line, missing_extra
 from qontext.frame.files import digest_of
-from qontext.models import hub
 
 if TYPE_CHECKING:
     from qontext.data.collection import Qrels
@@ -61,10 +55,6 @@ def _read(path: Path) -> dict[str, Benchmark]:
 
 BENCHMARKS = _read(Path(__file__).with_suffix(".toml"))
 """The published test sets by name; `benchmarks.toml` has them."""
-
-
-class Unavailable(QontextError):
-    """A data set that is neither local nor available for download."""
 
 
 @dataclass(frozen=True)
@@ -120,44 +110,20 @@ def _remote(name: str) -> Judged:
             f"{name} is judged by answer strings",
             remedy=f"Download {entry.source} and pass the file as QRELS.",
         )
-    qrels: Qrels = {}
-    with remote_dataset(entry.source) as dataset:
-        for row in dataset.qrels_iter():
-            qrels.setdefault(row.query_id, {})[row.doc_id] = row.relevance
-    return Judged(qrels, name, entry)
-
-
-@contextlib.contextmanager
-def remote_dataset(name: str) -> Iterator[Any]:
-    """A dataset of ir_datasets, from its cache or the network; without either, an error at once."""
     try:
         import ir_datasets
     except ImportError:
         raise missing_extra("ir_datasets", "datasets", f"the benchmark {name}") from None
-    online = hub.online()
-    # Offline: fail fast for files that are not cached.
-    logging.getLogger("ir_datasets").setLevel(logging.ERROR)
-    settings = {} if online else {"IR_DATASETS_DL_TRIES": "1", "IR_DATASETS_DL_TIMEOUT": "2"}
-    before = {key: os.environ.get(key) for key in settings}
-    os.environ.update(settings)
+    qrels: Qrels = {}
     try:
-        with contextlib.nullcontext() if online else contextlib.redirect_stderr(io.StringIO()):
-            yield ir_datasets.load(name)
-    except KeyError:
-        raise QontextError(f"ir_datasets has no dataset named {name!r}") from None
+        for row in ir_datasets.load(entry.source).qrels_iter():
+            qrels.setdefault(row.query_id, {})[row.doc_id] = row.relevance
     except (OSError, RuntimeError) as error:
-        why = (
-            f"could not be downloaded: {error}"
-            if online
-            else "is not in the cache of ir_datasets and there is no network"
-        )
-        raise Unavailable(
-            f"the data set {name} {why}",
-            remedy="Pass a local file or folder instead, or run the command once with a network.",
+        raise QontextError(
+            f"the judgments of {name} could not be downloaded: {first_line(error)}",
+            remedy="Pass a local file or folder instead.",
         ) from None
-    finally:
-        for key, value in before.items():
-            os.environ.pop(key) if value is None else os.environ.update({key: value})
+    return Judged(qrels, name, entry)
 
 
 @dataclass(frozen=True)
