@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # pip, not uv or poetry: constraints.txt pins what the tests ran with.
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: demo docs test test-all test-slow tiers test-oldest hostile kills evidence check install clean
+.PHONY: demo docs test test-all test-slow tiers test-oldest kills evidence check install clean
 
 demo: $(VENV)/demo-installed
 	$(BIN)/qontext demo --out runs/demo
@@ -38,11 +38,7 @@ test-oldest:
 	$(OLDEST)/bin/python tests/oldest.py | sed 's/^torch==.*/torch==$(TORCH)/' > $(OLDEST)/constraints.txt
 	$(OLDEST)/bin/python -m pip install --quiet --disable-pip-version-check -c $(OLDEST)/constraints.txt -e '.[dev]'
 	OMP_NUM_THREADS=1 QONTEXT_AUTO_PRECISION=fp32 $(OLDEST)/bin/pytest -n 2 --dist worksteal \
-	  --ignore=tests/kills --ignore=tests/hostile --ignore=tests/examples --ignore=tests/adapt
-
-# Every hostile command line and file, and pairs of them: an hour or so on two cores. The other tiers run samples.
-hostile: install
-	HOSTILE=all OMP_NUM_THREADS=1 $(BIN)/pytest tests/hostile -n 2 --dist worksteal
+	  --ignore=tests/kills --ignore=tests/examples --ignore=tests/adapt
 
 # Every command is killed at many moments, not only at one: about half an hour.
 kills: install

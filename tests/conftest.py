@@ -41,7 +41,6 @@ SLOWEST = (
     "cluster",
     "adapt",
     "examples",
-    "hostile",
     "workflow",
     "kills",
     "serve",

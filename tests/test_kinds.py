@@ -1,7 +1,7 @@
 """Every verb keeps the promise of its kind: a stage writes one directory, a report nothing, a pipeline below its `out`, and
 a cleaner removes what it names.
 
-The verbs run on the small inputs and with the commands of `tests/hostile`. What they return, and write as JSON, has
+The verbs run on the small inputs and with the commands of `tests/commands.py`. What they return, and write as JSON, has
 keys in snake_case, which programs may rely on.
 """
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.hostile.commands import COMMANDS, LONG, MADE, write_inputs
+from tests.commands import COMMANDS, LONG, MADE, write_inputs
 
 from qontext import Adapted
 from qontext.frame import artifacts, execution, stages

@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 51961,
     "MODULES": 300,
-    "TEST_LINES": 42905,
+    "TEST_LINES": 40960,
     "MANUAL_WORDS": 24848,
     "RESULT_WORDS": 21710,
 }

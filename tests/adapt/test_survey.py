@@ -16,10 +16,8 @@ from qontext import api
 from qontext.adapt import rates, recipes, starts
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.prepare import _notes
-from qontext.adapt.show import show_updated
 from qontext.adapt.survey import fertility, spread, survey, words_in
 from qontext.data.collection import Passage
-from qontext.frame import log
 from qontext.retrieve.analyzer import CODE
 from qontext.retrieve.language import language_of
 
@@ -155,25 +153,6 @@ def test_rows_of_a_large_table_are_not_overestimated(tmp_path: Path) -> None:
     pq.write_table(pa.table(rows), file)
     found = survey(str(file))
     assert not found.exact and found.documents == pytest.approx(12_000, rel=0.01)
-
-
-def test_files_that_are_not_read_are_named_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The survey, both times that `adapt` splits, and the results of an update."""
-    for name, content in (("a.txt", b"A mill."), ("b.pod", b"A boat."), ("c.bin", b"\0"), ("d.css", b"a{}")):
-        (tmp_path / "docs").mkdir(exist_ok=True)
-        (tmp_path / "docs" / name).write_bytes(content)
-    log.show(log.NOTE)
-    with log.without_repeats():
-        before = survey(str(tmp_path / "docs"))
-        said = capsys.readouterr().err
-        assert "2 files (1 .bin, 1 .css) not read" in said
-        assert "1 file (1 .pod) of unknown kinds read as text" in said
-        split = [api.split(tmp_path / "docs", workers=1, out=tmp_path / name).summary for name in ("a", "b")]
-        row = {"documents": {"new": 1}, "passages": 2, "encoded_now": 1, "reused": 1, "seconds_now": 1.0}
-        show_updated(tmp_path, {**row, "not_read": split[1]["not_read"]})
-    now = capsys.readouterr()
-    assert "not read (" not in now.out + now.err and "as text" not in now.err
-    assert all(summary["not_read"] == before.unread for summary in split)
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,10 @@ def fresh(verb: Callable[..., Any], *inputs: Any, **settings: Any) -> Any:
 READERS: dict[str, Callable[[], Any]] = {
     "passages": lambda: list(read_passages("passages")),
     "tokens": read_store,
-    "vectors": lambda: fresh(api.search, "vectors", **DENSE),
-    "bm25": lambda: fresh(api.search, "bm25", **SEARCH),
-    "hnsw": lambda: fresh(api.search, "hnsw", **DENSE),
-    "residual": lambda: fresh(api.search, "residual", **DENSE),
+    "vectors": lambda: fresh(api.retrieve, "vectors", **DENSE),
+    "bm25": lambda: fresh(api.retrieve, "bm25", **SEARCH),
+    "hnsw": lambda: fresh(api.retrieve, "hnsw", **DENSE),
+    "residual": lambda: fresh(api.retrieve, "residual", **DENSE),
     "scores": lambda: fresh(api.report, ("scores",)),
     "fused": lambda: fresh(api.fuse, ("run", "run2"), weights_from="fused", method="zscore"),
 }
@@ -177,29 +177,6 @@ def test_a_file_that_says_something_else(
     assert message in error_of(READERS[directory], directory)
 
 
-def test_token_ids_beyond_the_vocabulary(copy: Path) -> None:
-    ids = np.array(np.load("tokens/ids.npy"))
-    ids[-1] = 60_000
-    change(copy / "tokens" / "ids.npy", npy(ids))
-    assert "it contains the token id 60,000, the vocabulary has 30,522 entries" in error_of(
-        read_store, "tokens"
-    )
-    training = {"encoder": "encoder", "method": "condenser", "steps": 1, "batch_size": 4, "device": "cpu"}
-    with pytest.raises(QontextError, match=r"ids\.npy: damaged: it contains the token id 60,000"):
-        api.pretrain("tokens", **training, max_tokens=32, early_layer_number=1, out="pretrained")
-
-
-def test_text_that_is_no_text(copy: Path) -> None:
-    table = pq.read_table("vectors/ids-00000.parquet")
-    wrong = pa.Array.from_buffers(
-        pa.string(), 300, [*pa.array(["é"] * 300).buffers()[:2], pa.py_buffer(b"\xe9" * 600)]
-    )
-    file = BytesIO()
-    pq.write_table(table.set_column(0, "id", wrong), file)
-    change(copy / "vectors" / "ids-00000.parquet", file.getvalue())
-    assert "the column 'id' contains text that is not UTF-8" in error_of(READERS["vectors"], "vectors")
-
-
 # Descriptions
 
 META_PATHS = [
@@ -235,46 +212,11 @@ def only_sentences(read: Callable[[], Any]) -> None:
         assert len(str(error)) < 600
 
 
-@pytest.mark.parametrize("path", META_PATHS)
-def test_a_description_with_odd_values(copy: Path, path: tuple[str, ...]) -> None:
-    file = copy / "scores" / META
-    meta = json.loads(file.read_text())
-    for value in (..., *ODD):
-        file.write_text(json.dumps(replaced(meta, path, value)))
-        only_sentences(lambda: api.show("scores"))
-        only_sentences(lambda: api.show("."))
-        only_sentences(READERS["scores"])
-
-
-@pytest.mark.parametrize(("directory", "section", "name"), READ_VALUES)
-def test_a_description_without_what_is_read(copy: Path, directory: str, section: str, name: str) -> None:
-    file = copy / directory / META
-    meta = json.loads(file.read_text())
-    file.write_text(json.dumps(replaced(meta, (section, name), ...)))
-    message = error_of(READERS[directory], directory)
-    assert f"its {section} has no {name!r}" in message
-    for value in ODD:
-        file.write_text(json.dumps(replaced(meta, (section, name), value)))
-        only_sentences(READERS[directory])
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"verb": "encode"}'])
 def test_a_description_that_is_none(copy: Path, content: bytes) -> None:
     for directory, read in READERS.items():
         (copy / directory / META).write_bytes(content)
         assert f"{META}: damaged" in error_of(read, directory)
-
-
-def test_a_claim_that_is_damaged(copy: Path) -> None:
-    for content in ("", "{}", "[1]", '{"verb": 5, "key": "", "config": {}, "inputs": {}}'):
-        shutil.rmtree("half", ignore_errors=True)
-        Path("half").mkdir()
-        Path("half/claim.json").write_text(content)
-        for read in (
-            lambda: fresh(api.search, "half", **DENSE),
-            lambda: api.split("data", keep=True, out="half"),
-        ):
-            assert "claim.json: damaged" in error_of(read, "half")
 
 
 # Making it again
@@ -300,25 +242,3 @@ def test_a_model_card_may_be_edited(copy: Path) -> None:
     assert len(artifact.parts()) == 2 and not artifact.is_damaged()
     (artifact.path / "model.txt").write_text("AS WRITTEN")
     assert artifact.is_damaged()
-
-
-def test_a_damaged_chunk_of_an_unfinished_store_can_be_removed(copy: Path) -> None:
-    """What stands in an unfinished directory is named, and without it the same command ends as ever."""
-    expected = {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")}
-    meta = json.loads(Path("tokens/meta.json").read_text())
-    shutil.rmtree("tokens")
-    Path("tokens").mkdir()
-    claim = {name: meta[name] for name in ("verb", "format", "config", "inputs", "key")}
-    Path("tokens/claim.json").write_text(json.dumps(claim))
-    chunk = Path("tokens/chunk-00000.npz")
-    for content in (b"", b"PK\x03\x04 no archive", npy(np.zeros(3))):
-        chunk.write_bytes(content)
-        message = error_of(
-            lambda: api.tokens("passages", tokenizer="encoder", workers=1, out="tokens"), "tokens"
-        )
-        assert (
-            "chunk-00000.npz: damaged" in message and "Remove it, and run the same command again" in message
-        )
-    chunk.unlink()
-    api.tokens("passages", tokenizer="encoder", workers=1, out="tokens")
-    assert {file.name: file.read_bytes() for file in Path("tokens").glob("*.npy")} == expected

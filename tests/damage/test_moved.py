@@ -12,7 +12,7 @@ import pytest
 from qontext import api
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import fingerprint, places, relative
+from qontext.frame.inputs import places, relative
 from qontext.retrieve.searcher import Searcher
 
 ASKED: dict[str, Any] = {"split": "test", "k": 3, "precision": "fp32", "device": "cpu"}
@@ -102,17 +102,6 @@ def test_links_on_the_way_are_followed_and_the_input_may_be_one(copy: Path, tmp_
     assert relative("nobody/some-model", copy) == {} == relative("x" * 5000, copy)
 
 
-def test_a_report_inside_a_moved_folder_is_still_no_part_of_it(
-    copy: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = fingerprint(copy)
-    api.report((".",), out="report")
-    assert fingerprint(copy) == before
-    moved = copy.rename(copy.with_name("renamed"))
-    monkeypatch.chdir("/")
-    assert fingerprint(moved) == before
-
-
 # What adapt makes
 
 
@@ -147,46 +136,3 @@ def test_what_adapt_made_can_be_moved(adapted: Path, tmp_path: Path, monkeypatch
     data.write_text("q\triver stone\n")
     run = api.retrieve(moved / "index" / "vectors", queries=data, out=tmp_path / "found", precision="fp32")
     assert run.summary["queries"] == 1
-
-
-@pytest.mark.parametrize("value", [None, 5, "x", [], {}, [1], [-1, 2], ["a", "b"], ...])
-@pytest.mark.parametrize("name", ["system", "weights", "read_tokens"])
-def test_a_damaged_adapted_json(adapted: Path, name: str, value: Any) -> None:
-    file = adapted / "adapted.json"
-    about = json.loads(file.read_text())
-    about[name] = value
-    if value is ...:
-        del about[name]
-    file.write_text(json.dumps(about))
-    if (name, value) == ("read_tokens", 5):
-        assert Searcher(adapted).search("river", 1)
-        return
-    with pytest.raises(
-        QontextError, match=rf"adapted\.json: damaged: {name}.*run the same 'qontext adapt' again"
-    ):
-        api.search(adapted, question="river")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "index/passages/part-00000.parquet", "index/vectors/vectors-00000.npy", "index/vectors/ids-00000.parquet",
-        "index/bm25/bm25/indices.csc.index.npy", "index/bm25/meta.json", "index/vectors/meta.json",
-        "index/passages/meta.json", "model/config.json", "model/tokenizer.json", "model/model.safetensors",
-        "adapted.json",
-    ],
-)  # fmt: skip
-def test_a_damaged_file_of_an_adapted_directory(adapted: Path, name: str) -> None:
-    file = adapted / name
-    whole = file.read_bytes()
-    for content in (b"", whole[: len(whole) // 2]):
-        file.write_bytes(content)
-        with pytest.raises(QontextError, match=r"damaged|tokenizer"):
-            api.search(adapted, question="river stone")
-    file.unlink()
-    if name not in (
-        "index/passages/meta.json",
-        "model/tokenizer.json",
-    ):  # without which the others are enough
-        with pytest.raises(QontextError):
-            api.search(adapted, question="river stone")

@@ -71,7 +71,7 @@ COMMANDS = {
     "fuse-tuned": "fuse search search-words --method minmax --tune labeled/qrels/dev.tsv",
     "rerank": "rerank search --reranker train-reranker --data labeled --precision fp32",
     "rerank-tokens": "rerank search --tokens encode-tokens --data labeled",
-    "search-system": f'search --system "{sys.executable} system.py p3 p5" --data labeled --split train',
+    "search-system": f'retrieve --system "{sys.executable} system.py p3 p5" --data labeled --split train',
     "evaluate": "evaluate rerank labeled --split dev",
     "report": "report evaluate --data labeled",
     "run": "run recipe.toml",
