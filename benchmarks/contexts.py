@@ -22,8 +22,7 @@ import numpy as np
 import torch
 
 from pretrain import read
-from qontext.contexts import Context
-from qontext.contexts.base import Sources
+from qontext.contexts import Context, Sources
 from qontext.frame import log, machine
 from qontext.models.batching import grid_for
 from qontext.models.encoder import load_encoder

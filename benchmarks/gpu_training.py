@@ -12,8 +12,7 @@ import numpy as np
 import pyarrow as pa
 import torch
 
-from qontext.contexts import Context
-from qontext.contexts.base import Sources
+from qontext.contexts import Context, Sources
 from qontext.corpus.store import TokenStore
 from qontext.models.batching import grid_for
 from qontext.models.encoder import Encoder

@@ -23,8 +23,7 @@ import torch
 from pretrain_baseline import BaselineCoCondenser, BaselineCotMae, Collator
 
 from qontext import api
-from qontext.contexts import Context
-from qontext.contexts.base import Sources, match_queries
+from qontext.contexts import Context, Sources, match_queries
 from qontext.corpus.store import open_store
 from qontext.data import records
 from qontext.data.collection import load_collection

@@ -16,8 +16,7 @@ from tests.tiny import save_bert, write_collection
 
 import qontext
 from qontext import Retriever, Searcher, api, load_passages
-from qontext.contexts import Context
-from qontext.contexts.base import Slices, Sources
+from qontext.contexts import Context, Slices, Sources
 from qontext.corpus.store import open_store
 from qontext.data import records
 from qontext.data.passage import Passage

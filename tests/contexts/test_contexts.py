@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from qontext.contexts import Context
-from qontext.contexts.base import Slices, Sources, match_queries
+from qontext.contexts import Context, Slices, Sources, match_queries
 from qontext.corpus.store import TokenStore
 from qontext.frame.errors import QontextError
 from qontext.training.randomness import uniform

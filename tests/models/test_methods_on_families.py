@@ -10,8 +10,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from qontext.contexts import Context
-from qontext.contexts.base import Sources
+from qontext.contexts import Context, Sources
 from qontext.corpus.store import TokenStore
 from qontext.models.encoder import load_encoder
 from qontext.pretrain.batches import BatchPlan

@@ -14,8 +14,7 @@ from tests.oracle import reference
 from tests.tiny import with_keys
 from torch import Tensor
 
-from qontext.contexts import Context
-from qontext.contexts.base import Sources
+from qontext.contexts import Context, Sources
 from qontext.corpus.store import TokenStore
 from qontext.data.records import Hit
 from qontext.data.runs import Run

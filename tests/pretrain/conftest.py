@@ -14,8 +14,7 @@ from tests.pretrain.runs import command
 from tests.tiny import Running, Server
 
 from qontext import api
-from qontext.contexts import Context
-from qontext.contexts.base import Sources, match_queries
+from qontext.contexts import Context, Sources, match_queries
 from qontext.corpus.store import open_store
 from qontext.data import records
 from qontext.models.encoder import Encoder, load_encoder

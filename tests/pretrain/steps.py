@@ -10,8 +10,7 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from qontext.contexts import Context
-from qontext.contexts.base import Sources
+from qontext.contexts import Context, Sources
 from qontext.corpus.store import TokenStore, tokenize
 from qontext.models.encoder import Encoder
 from qontext.models.tokenizer import frame_of

@@ -247,7 +247,7 @@ RANK_SCRIPT = """
 import torch
 import numpy as np
 from qontext.contexts import Context
-from qontext.contexts.base import Sources, match_queries
+from qontext.contexts import Sources, match_queries
 from qontext.corpus.store import open_store
 from qontext.training import gradient_cache
 from qontext.training.distributed import join

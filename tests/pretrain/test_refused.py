@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -31,15 +30,12 @@ from qontext.pretrain.config import PretrainConfig
         ({"max_tokens": 5000}, "max_tokens = 5000, but the encoder's limit is 512"),
         ({"tokenizer": None}, "starts from scratch and needs a tokenizer. Name a trained encoder, or"),
         ({"snapshots": 2, "minutes": 1.0}, "number of steps is not known.*Remove --snapshots or --minutes"),
-        ({"device": "cuda"}, "cannot find a CUDA GPU|cuda"),
         (
             {"early_layer_number": 9, "method": "condenser"},
             "early_layer_number = 9, but the encoder has only 2",
         ),
         ({"decoder_init": "first"}, "neither 'random' nor layer numbers"),
-        ({"lr": -1}, "lr = -1: input should be greater than 0"),
         ({"sampling": "score"}, "no column 'score' to sample by"),
-        ({"probe": "nowhere"}, "nowhere"),
         ({"late_mlm_weight": 0, "head_weight": 0, "condenser_steps": 2}, "are both 0"),
         ({"head_weight": 0, "condenser_steps": 2}, "condenser_steps train a head, but head_weight is 0"),
         ({"encoder_mask": 0, "method": "condenser"}, "encoder_mask is 0, so no token is predicted"),
@@ -51,9 +47,7 @@ from qontext.pretrain.config import PretrainConfig
             {"method": "cot-mae", "directions": "forward", "contrastive_weight": 0.1},
             "needs the vectors of both members.*Remove --directions",
         ),
-        ({"method": "bow", "context": "near"}, "bow reads no context.*Set --target context or both"),
         ({"method": "bow", "late_mlm_weight": 0, "bow_weight": 0}, "all three loss weights are 0"),
-        ({"seed": 2**70}, "seed = .*: input should be less than"),
         (
             {"method": "cot-mae", "encoder_mask": 0, "head_weight": 0},
             "encoder_mask is 0, so no token is predicted, and the other losses are disabled",
@@ -61,10 +55,6 @@ from qontext.pretrain.config import PretrainConfig
         ({"encoder_mask": 0, "contrastive_weight": 0}, "encoder_mask is 0, so no token"),
         ({"encoder_mask": 0, "condenser_steps": 2}, "encoder_mask is 0, so no token"),
         ({"method": "bow", "encoder_mask": 0, "bow_weight": 0}, "encoder_mask is 0, so no token"),
-        ({"method": "mlm", "candidates": 2}, "--candidates is not read: the method mlm reads no queries"),
-        ({"context": "rand", "sampling": "score"}, "--sampling score is not read.*cocondenser reads no quer"),
-        ({"query_share": 0.3}, "--query-share is not read.*reads no mixture of queries and other contexts"),
-        ({"method": "mlm", "window": 5}, "window is not read by the method 'mlm', only by cot-mae"),
         ({"leer": 1}, "unknown setting of pretrain 'leer'.*Did you mean 'lr'"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -73,8 +63,6 @@ def test_bad_input_is_told_in_a_sentence(
     corpus: Path, tmp_path: Path, settings: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    if settings.get("device") == "cuda" and torch.cuda.is_available():
-        pytest.skip("this machine has a GPU")
     with pytest.raises(QontextError, match=f"(?s){message}"):
         train(corpus, tmp_path / "out", **settings)
 
@@ -95,25 +83,6 @@ def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
         train(corpus, tmp_path / "o3", queries=str(corpus / "passages"))
     with pytest.raises(QontextError, match="contains queries, expected passages"):
         api.pretrain(corpus / "query-tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "o4", **TINY)
-
-
-@pytest.mark.parametrize(
-    "damage", [lambda b: b"", lambda b: b[:200], lambda b: b"junk" * 99], ids=["empty", "cut", "junk"]
-)
-def test_a_damaged_token_store_is_told(corpus: Path, tmp_path: Path, damage: Any) -> None:
-
-    from qontext.corpus.store import open_store
-
-    shutil.copytree(corpus / "tokens", tmp_path / "tokens")
-    for name in ("ids.npy", "offsets.npy", "names.parquet"):
-        whole = (tmp_path / "tokens" / name).read_bytes()
-        (tmp_path / "tokens" / name).write_bytes(damage(whole))
-        with pytest.raises(QontextError, match=f"{name}: damaged: it has"):
-            open_store(tmp_path / "tokens")
-        (tmp_path / "tokens" / name).write_bytes(whole)
-    shutil.copy(tmp_path / "tokens" / "offsets.npy", tmp_path / "tokens" / "groups.npy")
-    with pytest.raises(QontextError, match=r"groups\.npy: damaged"):
-        open_store(tmp_path / "tokens")
 
 
 def test_a_head_that_is_none_is_told(corpus: Path, tmp_path: Path) -> None:

@@ -18,8 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qontext.contexts import Context
-from qontext.contexts.base import Ints, Slices, Sources
+from qontext.contexts import Context, Ints, Slices, Sources
 from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE, Grid, pack_by_tokens
 from qontext.models.families import Predicts

@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from qontext.contexts import Context
-from qontext.contexts.base import Ints, Sources, match_queries
+from qontext.contexts import Context, Ints, Sources, match_queries
 from qontext.corpus import tokens
 from qontext.corpus.store import TokenStore, check_ids, load_arrays
 from qontext.data import records

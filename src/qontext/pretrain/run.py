@@ -43,8 +43,8 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     titles = Titles.of(title, encoder.tokenizer, config.encoder)
     objective_class, options, common = _method(config, encoder)
     layout = objective_class.layout(options, common)
-    check_layout(layout, config.method, config.context, objective_class.context_remedy)
-    check_queries(config, layout, says=group.is_first)
+    if not layout.needs_context and group.is_first and (config.context or config.queries):
+        log.warn(f"the method {config.method} reads no contexts with these settings.")
     sources = open_sources(
         config.passages,
         config.queries if reads_queries(config.context_name()) else None,
@@ -109,42 +109,6 @@ def _encoder(config: PretrainConfig) -> Encoder:
     check_max_tokens(config.max_tokens, encoder, config.encoder)
     encoder.freeze(config.frozen_layers)
     return encoder
-
-
-def check_layout(layout: Any, method: str, context: str | None, remedy: str = "Remove --context.") -> None:
-    from qontext.pretrain.batches import Layout
-
-    if not isinstance(layout, Layout):
-        raise QontextError(
-            f"layout of the method {method} returned a {type(layout).__name__}",
-            remedy="Return a qontext.pretrain.batches.Layout.",
-        )
-    if context and not layout.needs_context:
-        raise QontextError(f"the method {method} reads no context", remedy=remedy)
-
-
-def check_queries(config: PretrainConfig, layout: Any, *, says: bool) -> None:
-    """Refuse settings that say which queries are read where none is, and warn of queries that are not read."""
-    from qontext.contexts import reads_queries, rules_of
-
-    reads = layout.needs_context and reads_queries(config.context_name())
-    is_mixed = reads and not all(rule.reads_queries for rule in rules_of(config.context_name()))
-    unread = {
-        "--candidates": (config.candidates is not None and not reads, "queries"),
-        "--sampling score": (config.sampling == "score" and not reads, "queries"),
-        "--query-share": (
-            config.query_share != 0.5 and not is_mixed,
-            "mixture of queries and other contexts",
-        ),
-    }
-    for setting, (is_unread, what) in unread.items():
-        if is_unread:
-            raise QontextError(
-                f"{setting} is not read: the method {config.method} reads no {what} with these settings",
-                remedy=f"Remove {setting}.",
-            )
-    if config.queries and not layout.needs_context and says:
-        log.warn(f"the method {config.method} reads no contexts with these settings: --queries is ignored.")
 
 
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> bool:

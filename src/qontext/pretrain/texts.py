@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qontext.contexts.base import Ints
+from qontext.contexts import Ints
 from qontext.models.batching import Grid
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
 from qontext.training.batch import Tensors

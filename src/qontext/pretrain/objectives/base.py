@@ -145,8 +145,6 @@ class Objective(TrainableModel):
     """The options of the method, besides `Common`."""
     default_context: ClassVar[str] = "rand"
     """The default context, if neither a context nor queries are set."""
-    context_remedy: ClassVar[str] = "Remove --context."
-    """The remedy if a context is set, but not read."""
     head_kind = ""
     head_reads = ""
     """The layer that feeds the head, if it can be chosen."""

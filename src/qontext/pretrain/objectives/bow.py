@@ -61,7 +61,6 @@ class Bow(Contrasting, Objective):
     Options = BowOptions
     options: BowOptions
     default_context = "near+olap+rand"
-    context_remedy = "Set --target context or both, or remove --context."
 
     def __init__(self, encoder: Encoder, options: BowOptions, common: Common) -> None:
         super().__init__(encoder, options, common)
