@@ -275,61 +275,6 @@ def test_markdown_keeps_its_text_and_headings(
     assert (document.title, sections(document)) == (title, expected)
 
 
-def test_front_matter_of_several_lines(tmp_path: Path) -> None:
-    text = """---
-# about this page
-description: >
-  It grinds
-  flour: for all.
-
-note: |-
-  one
-  two
-summary: of a
-  mill
-a key: y
-  z
-tags: [
-  a,
-  b
-]
-format: slides
-layout:
-  wide: yes
----
-Text.
-"""
-    document = read(write(tmp_path / "p.md", text))
-    assert [(block.text, block.line) for block in document.blocks] == [("Text.", 22)]
-    assert json.loads(document.metadata) == {
-        "a key": "y z",
-        "description": "It grinds flour: for all.",
-        "folder": "",
-        "format": "markdown",
-        "note": "one\ntwo",
-        "summary": "of a mill",
-        "tags": ["a", "b"],
-    }
-
-
-@pytest.mark.parametrize("unclosed", ["<!-- todo", "<style>", "```"])
-def test_what_is_open_at_the_end_of_a_cell_ends_there(tmp_path: Path, unclosed: str) -> None:
-    sources = {
-        "# Study": "markdown",
-        f"About.\n\n{unclosed}": "markdown",
-        "load()": "code",
-        "## Data\nText.": "markdown",
-    }
-    cells = [{"cell_type": kind, "source": source} for source, kind in sources.items()]
-    document = read(write(tmp_path / "s.ipynb", json.dumps({"cells": cells})))
-    assert document.title == "Study"
-    assert [(block.headings, block.text, block.cell) for block in document.blocks] == [
-        ((), "About.", 2),
-        ((), "load()", 3),
-        (("Data",), "Text.", 4),
-    ]
-
-
 def test_mail_of_several_texts(tmp_path: Path) -> None:
     mail = EmailMessage()
     mail.set_content("Before.\n--\nNo signature.\n-- \nNor this.\n-- \nAnn")
@@ -452,28 +397,6 @@ def test_phrases_of_html_are_read_whatever_their_names(tmp_path: Path, text: str
     page = f"<h2><a id=skip-links href='#skip-links'>Skip links</a></h2><p id=cookies>{text}</p><h2>Use</h2><p>So.</p>"
     expected = [(("Skip links",), re.sub("<[^>]*>", "", text)), (("Use",), "So.")]
     assert sections(read(write(tmp_path / "a.html", page))) == expected
-
-
-@pytest.mark.parametrize(
-    ("page", "expected"),
-    [
-        ("<h2><a class=nav-link href='#x'>Install it</a></h2><p>So.", [(("Install it",), "So.")]),
-        ("<h2><a class=toc href='#id3' id=skip-tests>Skip tests</a></h2><p>So.", [(("Skip tests",), "So.")]),
-        ("<table><tr><td><span class=cookie-name>id</span></td><td>a day", [((), "id | a day")]),
-        ("<pre>a = 1\n<span class=pager>pager()</span></pre>", [((), "a = 1\npager()")]),
-        ("<p id=pagination-limits>At most 50 rows.", [((), "At most 50 rows.")]),
-        ("<dl><dt><a id=skip href='#skip'>skip</a><dd>Skips a test.", [((), "skip"), ((), "Skips a test.")]),
-    ],
-)
-def test_names_of_html_in_headings_cells_and_code(
-    tmp_path: Path, page: str, expected: list[tuple[tuple[str, ...], str]]
-) -> None:
-    before = "<title>A</title><h2>First</h2><p>One.</p><h2>Second</h2><p>Two.</p>"
-    assert sections(read(write(tmp_path / "a.html", before + page))) == [
-        (("First",), "One."),
-        (("Second",), "Two."),
-        *((headings or ("Second",), text) for headings, text in expected),
-    ]
 
 
 @pytest.mark.parametrize(

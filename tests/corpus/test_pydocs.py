@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
 
-from qontext.corpus.sources import FieldNames, Problem, open_source, pydocs
+from qontext.corpus.sources import Problem, pydocs
 from qontext.corpus.sources.pydocs import PyDocs, docstrings, has_prose, split_summary
 from qontext.data.records import Document
 
@@ -97,24 +96,6 @@ def test_the_fingerprint_changes_with_what_would_be_read(site: Path) -> None:
     assert first == PyDocs.fingerprint("")
     (site / "ant.py").write_text("x = 1")
     assert first != PyDocs.fingerprint("")
-
-
-def test_installed_packages_are_read_but_not_imported() -> None:
-    uri = "pydocs:asyncio,email,http,json,logging,tkinter,turtle,unittest,xml,numpy,pyarrow"
-    source = open_source(uri, fields=FieldNames())
-    assert isinstance(source, PyDocs)
-    before = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
-    documents = documents_of(source)
-    after = {name for name in sys.modules if name.partition(".")[0] in uri.partition(":")[2].split(",")}
-    assert after == before
-    passages = [passage for document in documents for passage in document.passages]
-    assert len(passages) > 800
-    assert len({name for name, _ in passages}) == len({text for _, text in passages}) == len(passages)
-    assert [d.id.split(".")[0] for d in documents] == sorted(d.id.split(".")[0] for d in documents)
-    assert dict(passages)["json"].startswith("JSON (JavaScript Object Notation)")
-    assert "json.decoder:JSONDecoder" in dict(passages)
-    assert not any(part.startswith("_") for name, _ in passages for part in name.replace(":", ".").split("."))
-    assert documents_of(PyDocs(uri)) == documents
 
 
 SOURCE = b'''

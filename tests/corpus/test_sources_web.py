@@ -169,17 +169,3 @@ def test_a_page_that_fails_for_a_while_stays_as_it_was(
     site.pages["/mill"] = 410
     items = read(f"{site.url}/sitemap.xml")
     assert [item.id for item in items if isinstance(item, Document)] == [f"{site.url}/boat"]
-
-
-def test_pages_and_sitemaps_that_are_left_out_are_counted(
-    site: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    monkeypatch.setattr(web, "MOST_PAGES", 1)
-    trust.give(f"{site.url}/sitemap.xml")
-    assert len(read(f"{site.url}/sitemap.xml")) == 1
-    assert "only the first 1 of 4 pages are read, 3 left out" in caplog.text
-    monkeypatch.setattr(web, "MOST_SITEMAPS", 2)
-    site.pages["/all.xml"] = f"<sitemapindex>{f'<a><loc>{site.url}/sitemap.xml</loc></a>' * 3}</sitemapindex>"
-    trust.give(f"{site.url}/all.xml")
-    read(f"{site.url}/all.xml")
-    assert "only the first 2 sitemaps are read, 2 left out" in caplog.text
