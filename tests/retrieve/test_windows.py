@@ -164,8 +164,6 @@ def test_a_damaged_vector_is_refused(corpus: Path, tiny_encoder: Path, tmp_path:
     values[starts[7]] = np.nan
     np.save(file, values)
     queries = np.ones((2, 16), np.float32)
-    with pytest.raises(QontextError, match="its content is not what was written"):
-        open_index(artifact.path)
     with pytest.raises(QontextError, match="vector of 'p07' is not finite"):
         ScanIndex(open_stored(artifact.path)).search(queries, 3)
 
@@ -176,8 +174,6 @@ def test_where_windows_do_not_apply(
     with pytest.raises(QontextError, match="--window needs --kind passage"):
         api.encode(beir, encoder=tiny_encoder, kind="query", window=16, out=tmp_path / "queries")
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
-    with pytest.raises(QontextError, match="scoring bf16 is only for exact search of one vector"):
-        api.retrieve(vectors, data=beir, split="test", scoring="bf16", out=tmp_path / "run")
     with pytest.raises(QontextError, match="representation 'windows', not one vector"):
         api.index(vectors, backend="int8", out=tmp_path / "index")
 
