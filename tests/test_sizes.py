@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 51910,
     "MODULES": 299,
-    "TEST_LINES": 40813,
+    "TEST_LINES": 40809,
     "MANUAL_WORDS": 24848,
     "RESULT_WORDS": 21710,
 }
