@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 51910,
+    "LINES": 51891,
     "MODULES": 299,
     "TEST_LINES": 40809,
-    "MANUAL_WORDS": 24848,
+    "MANUAL_WORDS": 24847,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -6,7 +6,6 @@ import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,14 +69,6 @@ class Query(NamedTuple):
 
     id: str
     text: str
-
-
-class Qrel(NamedTuple):
-    """A judgment: how relevant (0 = not at all) the passage is to the query."""
-
-    query: str
-    passage: str
-    grade: int
 
 
 class Hit(NamedTuple):
@@ -222,16 +213,6 @@ def open_parquet(path: Path) -> pq.ParquetFile:
     if again := repeated(names):
         raise QontextError(f"has several columns named {again!r}", place=path, remedy="Rename or drop one.")
     return file
-
-
-def first_rows(path: Path, count: int) -> pa.Table:
-    """The first rows of a Parquet file."""
-    file = open_parquet(path)
-    try:
-        batches = list(islice(file.iter_batches(batch_size=count), 1))
-        return pa.Table.from_batches(batches, schema=file.schema_arrow)
-    except UNREADABLE as error:
-        raise _unreadable(error, path) from None
 
 
 def repeated(names: Sequence[str]) -> str | None:
