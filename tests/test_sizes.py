@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 51891,
     "MODULES": 299,
-    "TEST_LINES": 40809,
+    "TEST_LINES": 40808,
     "MANUAL_WORDS": 24847,
     "RESULT_WORDS": 21710,
 }
