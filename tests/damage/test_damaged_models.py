@@ -14,7 +14,7 @@ from qontext.finetune.listwise import load_classifier
 from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import load_encoder
-from qontext.models.language_models import load_seq2seq, seq2seq_folder
+from qontext.models.language import load_seq2seq, seq2seq_folder
 from qontext.models.retriever import Retriever
 from qontext.queries.train_generator import GeneratorPreset, from_model, from_scratch
 

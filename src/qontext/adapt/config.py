@@ -116,7 +116,7 @@ class AdaptConfig(StageConfig):
 
     question_model: Annotated[str | None, Input()] = None
     """Local language model that writes the evaluation questions, preferably one fine-tuned with 'qontext
-    train-generator': a folder, a GGUF file or a Hub name. Default: one of the generated queries of each held-out
+    train-generator': a folder or a Hub name. Default: one of the generated queries of each held-out
     passage, which favor BM25."""
 
     passages: int | None = Field(None, ge=10)

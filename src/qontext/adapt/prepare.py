@@ -10,7 +10,7 @@ from qontext.data.collection import read_asked
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
-from qontext.models.language_models import causal_folder
+from qontext.models.language import causal_folder
 from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS

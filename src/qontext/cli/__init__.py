@@ -26,7 +26,7 @@ from qontext.frame import kinds as kinds
 from qontext.frame.errors import QontextError, shorten
 from qontext.frame.stages import VERBS
 from qontext.frame.workdir import as_json
-from qontext.models import hub
+from qontext.models import hub as hub
 
 ABOUT = """Turn a pile of documents into a dense retriever.
 
@@ -190,8 +190,7 @@ def _level(verbose: bool, quiet: bool) -> int:
 def _call(loaded: Any, values: dict[str, Any], as_json: bool) -> None:
     from qontext.frame import execution  # listing the verbs does not need pydantic
 
-    process.rank()  # which refuses a broken environment before any work, as the next line does
-    hub.check_environment()
+    process.rank()  # which refuses a broken environment before any work
     config = configure(loaded, values)
     if isinstance(loaded, stages.Stage) and values["out"] is not None:
         out = execution.directory(values["out"])

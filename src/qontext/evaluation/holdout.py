@@ -44,7 +44,7 @@ class HoldoutConfig(StageConfig):
     """Real queries: a folder in BEIR's layout, or lines of {"query": "…", "passage": "id"}."""
 
     question_model: Annotated[str | None, Input()] = None
-    """Local language model that writes a question for each held-out passage: a folder, a GGUF file or a Hub name.
+    """Local language model that writes a question for each held-out passage: a folder or a Hub name.
     Default: one of the passage's generated queries."""
 
     asked: Annotated[str | None, Input()] = None

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import socket
 import threading
 from pathlib import Path
@@ -19,8 +18,6 @@ from qontext.frame.files import read_json
 
 PROBE_SECONDS = 3.0
 _TEXT_FILES = ["*.json", "*.txt", "*.model"]
-WEIGHTS_INDEX = "model.safetensors.index.json"
-_SHARD = re.compile(r"-\d+-of-\d+\.safetensors$")
 _MODEL_FILES = [*_TEXT_FILES, "*.safetensors", "1_Pooling/*"]
 
 
@@ -71,21 +68,15 @@ def _cached(name: str, patterns: list[str], *, weights: bool) -> Path | None:
 
 
 def _is_complete(folder: Path) -> bool:
-    """True if a cached model has its configuration and its weights, with every file that an index names. A cached tokenizer
-    has no weights, and an interrupted download has a part of them."""
+    """True if a cached model has its configuration and its weights, with every file that their index names. A cached
+    tokenizer has no weights, and an interrupted download has a part of them."""
     files = {*folder.rglob("*.safetensors")}
-    indices = [
-        index
-        for index in folder.rglob(WEIGHTS_INDEX)  # not of variants such as fp16, which nothing reads
-        if index.with_name(index.name.removesuffix(".index.json")) not in files  # which is read first
-    ]
+    indices = folder.rglob("model.safetensors.index.json")
     named = {
-        index.parent / name
-        for index in indices
-        for name in read_json(index, dict[str, Any]).get("weight_map", {}).values()
+        index.parent / name for index in indices for name in read_json(index, dict)["weight_map"].values()
     }
     has_config = any((folder / name).is_file() for name in ("config.json", "modules.json"))
-    has_whole = any(file in named or not _SHARD.search(file.name) for file in files)
+    has_whole = any(file in named or "-of-" not in file.name for file in files)
     return has_config and has_whole and named <= files
 
 
@@ -121,12 +112,14 @@ def online() -> bool:
 
 def reachable(url: str) -> bool:
     """True if the host of a URL, or its proxy, answers within three seconds."""
-    host, port = _target(url)
+    address = os.environ.get("HTTPS_PROXY") or os.environ.get("https_proxy") or url
+    parts = urlsplit(address if "//" in address else f"//{address}")
+    target = (parts.hostname, parts.port or (443 if parts.scheme == "https" else 80))
     answered = threading.Event()
 
     def probe() -> None:
         with contextlib.suppress(OSError):
-            socket.create_connection((host, port), timeout=PROBE_SECONDS).close()
+            socket.create_connection(target, timeout=PROBE_SECONDS).close()
             answered.set()
 
     # In a thread, because DNS lookups have no timeout.
@@ -134,39 +127,3 @@ def reachable(url: str) -> bool:
     prober.start()
     prober.join(PROBE_SECONDS)
     return answered.is_set()
-
-
-def check_environment() -> None:
-    """Refuse values of environment variables that make Hugging Face's libraries fail on import."""
-    if os.environ.get("HF_ENDPOINT"):
-        _address(os.environ["HF_ENDPOINT"], "HF_ENDPOINT")
-    for name in ("HF_HUB_ETAG_TIMEOUT", "HF_HUB_DOWNLOAD_TIMEOUT"):
-        value = os.environ.get(name, "0")
-        if not re.fullmatch(r"\s*[+-]?[0-9]{1,9}\s*", value):
-            raise QontextError(
-                f"the environment variable {name} is {value!r}, expected a whole number",
-                remedy="Unset it, or set it to a number of seconds.",
-            )
-
-
-def _target(url: str) -> tuple[str, int]:
-    """Host and port of a URL, or of its proxy."""
-    for name in ("HTTPS_PROXY", "https_proxy"):
-        if os.environ.get(name):
-            return _address(os.environ[name], name)
-    return _address(url, "HF_ENDPOINT")
-
-
-def _address(address: str, variable: str) -> tuple[str, int]:
-    """Host and port."""
-    try:
-        parts = urlsplit(address if "//" in address else f"//{address}")
-        host, port = parts.hostname or "", parts.port
-        if not host.encode("idna"):
-            raise ValueError
-    except ValueError:
-        # The value is not repeated: it may contain a password.
-        raise QontextError(
-            f"the environment variable {variable} is not a valid address", remedy="Example: http://host:3128"
-        ) from None
-    return host, port or (443 if parts.scheme == "https" else 80)

@@ -35,7 +35,7 @@ class TrainGeneratorConfig(TrainingConfig):
     question is for dev."""
 
     model: Annotated[str | None, Input()] = None
-    """Initial model: a sequence-to-sequence model, a decoder-only model (a folder or a GGUF file), or a BERT encoder
+    """Initial model: a sequence-to-sequence model, a decoder-only model, or a BERT encoder
     (used as encoder and decoder). Default: a T5 from scratch."""
 
     preset: Literal["tiny", "mini", "small"] = "mini"
@@ -236,7 +236,7 @@ class QueryTask:
     @staticmethod
     def model(config: Any, pairs: Sequence[TrainingPair], shape: Shape) -> Trainable:
         """The model to train, as its architecture is trained."""
-        from qontext.models.language_models import find_causal, load_causal
+        from qontext.models.language import find_causal, load_causal
         from qontext.queries.training import TrainableCausal, TrainableSeq2Seq
 
         if not config.model:
@@ -309,7 +309,7 @@ def from_model(name: str, seed: int) -> tuple[Any, Any]:
     from transformers import EncoderDecoderModel
 
     from qontext.models.folder import locate
-    from qontext.models.language_models import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
+    from qontext.models.language import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
     from qontext.models.load import quiet, seeded
 
     model_folder = locate(name)

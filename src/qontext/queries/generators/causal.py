@@ -50,7 +50,7 @@ class CausalOptions(SamplingOptions, ComputeConfig):
     """Read by the generator `causal`."""
 
     model: Annotated[str | None, Input()] = None
-    """Decoder-only language model: a folder with safetensors, a GGUF file, or a Hub name. Required."""
+    """Decoder-only language model: a folder with safetensors, or a Hub name. Required."""
     query_kind: QueryKind | None = None
     """Kind of query: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
     examples: Annotated[int, Field(ge=0, le=3)] = 3
@@ -64,7 +64,7 @@ class CausalOptions(SamplingOptions, ComputeConfig):
     def _has_a_model(self) -> Self:
         if not self.model:
             raise QontextError(
-                "the generator 'causal' needs a model", remedy="Add --model with a folder or a GGUF file."
+                "the generator 'causal' needs a model", remedy="Add --model with a folder or a Hub name."
             )
         return self
 
@@ -79,7 +79,7 @@ class Causal(Generator):
     def __init__(self, settings: CausalOptions, task: Task) -> None:
         import torch
 
-        from qontext.models.language_models import causal_folder, load_causal
+        from qontext.models.language import causal_folder, load_causal
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
         from qontext.queries.generators.sampling import LanguageHead, Sampler, end_tokens

@@ -106,7 +106,7 @@ class T5(Generator):
     model_option = "model"
 
     def __init__(self, settings: T5Options, task: Task) -> None:
-        from qontext.models.language_models import load_seq2seq, seq2seq_folder
+        from qontext.models.language import load_seq2seq, seq2seq_folder
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
         from qontext.queries.generators.sampling import Sampler

@@ -1,6 +1,6 @@
 """Models that write text, sequence-to-sequence or decoder-only: what is not one is refused with a sentence.
 
-A model is a folder with safetensors, or for decoder-only ones a GGUF file. Code that comes with a model is never executed.
+A model is a folder with safetensors. Code that comes with a model is never executed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ import torch
 from qontext.frame.errors import QontextError
 from qontext.models import hub
 from qontext.models.folder import WEIGHTS, check_model
-from qontext.models.language_models.gguf import unpacked
 from qontext.models.load import load, quiet, require_weights
 from qontext.models.tokenizer import read_tokenizer
 
@@ -41,18 +40,10 @@ def seq2seq_folder(name: str) -> Path:
 
 
 def causal_folder(name: str) -> Path:
-    """The folder of a decoder-only model; a GGUF file is unpacked into the cache."""
-    path = Path(name).expanduser()
-    if path.is_file() and path.suffix.lower() == ".gguf":
-        return unpacked(path)
+    """The folder of a decoder-only model."""
     folder = hub.locate(name, "language model", weights=True)
     if not (folder / "config.json").exists():
-        files = sorted(folder.glob("*.gguf"))
-        if len(files) > 1:
-            raise QontextError(f"holds {len(files)} GGUF files", place=folder, remedy="Name one of them.")
-        if files:
-            return unpacked(files[0])
-        raise QontextError("holds no model: it has neither a config.json nor a GGUF file", place=folder)
+        raise QontextError("contains no model: it has no config.json", place=folder)
     config = check_model(folder)
     if not is_causal(config):
         raise QontextError(
@@ -67,12 +58,9 @@ def causal_folder(name: str) -> Path:
 
 def find_causal(name: str) -> Path | None:
     """The folder of a decoder-only model; None if `name` is another kind of model."""
-    if Path(name).expanduser().is_file():
-        return causal_folder(name)
     folder = hub.locate(name, "model", weights=True)
-    if (folder / "config.json").exists():
-        return causal_folder(name) if is_causal(check_model(folder)) else None
-    return causal_folder(name) if any(folder.glob("*.gguf")) else None
+    is_model = (folder / "config.json").exists()
+    return causal_folder(name) if is_model and is_causal(check_model(folder)) else None
 
 
 def is_causal(config: Mapping[str, Any]) -> bool:
