@@ -80,14 +80,13 @@ STAGES = {
     "encode-matches": f"encode labeled --encoder finetune-matches {COMPUTING}",
     "index-bm25": "index labeled --backend bm25",
     "index-hnsw": "index encode --backend faiss-hnsw",
-    "index-int8": "index encode --backend int8",
-    "index-binary": "index encode --backend binary",
+    "index-faiss": "index encode --backend faiss --factory SQ8,RFlat",
     "export": "export encode",
     "search": f"retrieve encode --data labeled --split dev --k 20 {COMPUTING}",
     **{
         f"search-{name}": f"retrieve {name} --data labeled --split dev --k 20 {COMPUTING}"
         for name in (
-            "index-hnsw", "index-int8", "index-binary", "encode-windows", "encode-sparse", "encode-tokens",
+            "index-hnsw", "index-faiss", "encode-windows", "encode-sparse", "encode-tokens",
             "encode-first-tokens", "encode-matches",
         )
     },

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from qontext.models import attention
 from qontext.models.batching import grid_for, pack_by_tokens
 from qontext.models.precision import autocast
-from qontext.retrieve.encoded.vectors import ArrayVectors
 from qontext.retrieve.index.exact import ExactIndex
+from qontext.retrieve.stored import ArrayVectors
 
 REPEATS = 5
 

@@ -27,7 +27,7 @@ from tests.retrieve.servers import TOKEN, running_milvus, running_postgres
 
 from qontext import api
 from qontext.frame import machine
-from qontext.retrieve.index.flat import ScanIndex
+from qontext.retrieve.index.flat import FlatIndex
 from qontext.retrieve.index.load import open_index
 
 K = 10
@@ -59,9 +59,9 @@ def main() -> None:
         exact: dict[str, float] = {}
         for size in sizes:
             vectors = _stored(passages[:size], folder / f"exact-{size}")
-            exact[str(size)] = _timed(ScanIndex(vectors), questions)[1]
+            exact[str(size)] = _timed(FlatIndex(vectors), questions)[1]
         vectors = _stored(passages[: settings.passages], folder / "vectors")
-        best, _ = _timed(ScanIndex(vectors), questions)
+        best, _ = _timed(FlatIndex(vectors), questions)
         result["exact_milliseconds"] = exact
         is_kept = settings.only and settings.out.exists()
         result["indexes"] = rows = json.loads(settings.out.read_text())["indexes"] if is_kept else {}

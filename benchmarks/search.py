@@ -26,8 +26,8 @@ import torch
 from qontext.data import records
 from qontext.frame import artifacts, machine
 from qontext.models.precision import has_bf16, resolve_device
-from qontext.retrieve.encoded.vectors import Vectors, open_vectors
 from qontext.retrieve.index.exact import ExactIndex
+from qontext.retrieve.stored import Encoded, open_vectors, write_numbers
 
 
 def main() -> None:
@@ -109,7 +109,7 @@ def _unit(rng: np.random.Generator, rows: int, dimensions: int) -> Any:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def _stored(array: Any, folder: Path) -> Vectors:
+def _stored(array: Any, folder: Path) -> Encoded:
     claim = {
         "verb": "encode",
         "format": 1,
@@ -124,6 +124,8 @@ def _stored(array: Any, folder: Path) -> Vectors:
             records.write_table(path, pa.table({"id": [f"{start + i:09d}" for i in range(len(rows))]}))
         with work.write(f"vectors-{number:05d}.npy") as path, path.open("wb") as file:
             np.save(file, rows, allow_pickle=False)
+    files = [path.name for path in sorted(folder.glob("ids-*"))]
+    write_numbers(work, files, "benchmark")
     return open_vectors(artifacts.finish(work, claim, {}, 0.0).path)
 
 

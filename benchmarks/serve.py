@@ -41,7 +41,7 @@ import numpy as np, torch, uvicorn
 from fastapi import FastAPI
 from pydantic import BaseModel
 from sentence_transformers import SentenceTransformer
-from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.stored import open_vectors
 
 vectors = open_vectors(sys.argv[2])
 matrix = torch.from_numpy(np.concatenate([np.asarray(part, np.float32) for part in vectors.parts]))

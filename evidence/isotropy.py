@@ -28,7 +28,7 @@ from qontext.evaluation.measures import measure, parse
 from qontext.frame.artifacts import Artifact
 from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import load_tokenizer
-from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.stored import open_vectors
 
 Array = np.ndarray[Any, Any]
 DIMENSIONS = 384

@@ -127,7 +127,7 @@ COMMANDS: dict[str, Settings] = {
     "index": MADE["hnsw"][1],
     "index:bm25": MADE["bm25"][1],
     "index:residual": MADE["residual"][1],
-    "index:int8": {"source": "@vectors", "backend": "int8"},
+    "index:faiss": {"source": "@vectors", "backend": "faiss"},
     "search": {"directory": "@bm25", "question": "stone", "k": 5},
     "retrieve": {"index": "@vectors", "data": "@set", "k": 5, "device": "cpu", "precision": "fp32"},
     "retrieve:hnsw": {"index": "@hnsw", "queries": "@set/queries.jsonl", "k": 5, "device": "cpu", "precision": "fp32"},

@@ -42,7 +42,7 @@ TABLES = [
         "representations", "Representations", REPRESENTATIONS, "finetune", "--representation",
         "Dense vectors, SPLADE, ColBERT, ME-BERT and COIL: what a text becomes, and how two are compared.",
     ),
-    Table("indexes", "Index backends", BACKENDS, "index", "--backend", "BM25, HNSW, int8 and binary quantization, servers."),
+    Table("indexes", "Index backends", BACKENDS, "index", "--backend", "BM25, HNSW and other indexes of faiss, servers."),
     Table("sources", "Sources of documents", SOURCES, "split", "SOURCE", "Documents that are not files of this machine."),
     Table("formats", "Export formats", FORMATS, "export", "--to", "ONNX, OpenVINO, static embeddings and Parquet."),
 ]  # fmt: skip

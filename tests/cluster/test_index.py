@@ -119,7 +119,7 @@ def test_a_collection_that_is_gone_is_written_again(
 
 
 @pytest.mark.parametrize("more", [{"shard": "0/2"}, {"on": "ray"}, {"on": "10.0.0.1:6379"}])
-@pytest.mark.parametrize("backend", ["faiss-hnsw", "int8", "bm25", "milvus"])
+@pytest.mark.parametrize("backend", ["faiss-hnsw", "faiss", "bm25", "milvus"])
 def test_a_file_is_built_by_one_process(
     vectors: Artifact, tmp_path: Path, backend: str, more: dict[str, Any]
 ) -> None:
@@ -130,7 +130,7 @@ def test_a_file_is_built_by_one_process(
 
 
 def test_a_recipe_on_a_cluster_builds_files_in_its_own_process(vectors: Artifact, tmp_path: Path) -> None:
-    (tmp_path / "recipe.toml").write_text(f"[index]\nsource = '{vectors.path}'\nbackend = 'int8'\n")
+    (tmp_path / "recipe.toml").write_text(f"[index]\nsource = '{vectors.path}'\nbackend = 'faiss'\n")
     run_recipe(read_recipe(str(tmp_path / "recipe.toml")), tmp_path / "runs", on="127.0.0.1:1")
     assert open_artifact(tmp_path / "runs" / "index").summary["passages"] == len(TEXTS)
 

@@ -16,10 +16,10 @@ from qontext.data import records
 from qontext.data.collection import read_passages
 from qontext.data.load import PassageRows, refuse_repeated_ids
 from qontext.frame import artifacts
-from qontext.frame.artifacts import Artifact, Workdir
+from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.stages import load
-from qontext.retrieve.encoded import vectors
+from qontext.retrieve import stored
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -110,45 +110,35 @@ def test_ids_of_a_foreign_table_are_compared(inputs: Inputs, tmp_path: Path) -> 
 def test_the_order_of_ids_is_stored_once(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Ids are numbered in ascending order; vectors that were written without their numbers are numbered when opened."""
     artifact = inputs.make("encode", tmp_path / "out")
     ids = [id for part in artifact.parts(".parquet") for id in pq.read_table(part)["id"].to_pylist()]
-    opened = vectors.open_vectors(artifact)
+    opened = stored.open_vectors(artifact)
     assert ids != sorted(ids) == list(opened.ids)
     assert [opened.ids[n] for numbers, _ in opened.blocks() for n in numbers] == ids
-    without = Artifact(artifact.path, {**artifact.meta, "parts": dict(artifact.meta["parts"])})
-    del without.meta["parts"][vectors.NUMBERS]
-    older = vectors.Vectors(without, opened.parts, opened.id_files)
-    assert list(older.ids) == sorted(ids)
 
     def sort(part_ids: object) -> None:
         raise AssertionError("sorted again")
 
-    monkeypatch.setattr(vectors, "numbers_of", sort)
-    assert list(vectors.open_vectors(artifact).ids) == sorted(ids)
+    monkeypatch.setattr(stored, "numbers_of", sort)
+    assert list(stored.open_vectors(artifact).ids) == sorted(ids)
 
 
 def test_names_read_only_the_parts_in_which_they_are(
     inputs: Inputs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     artifact = inputs.make("encode", tmp_path / "out")
-    ids = sorted(vectors.open_vectors(artifact).ids)
-    for missing in ((), (vectors.PLACES,), (vectors.PLACES, vectors.NUMBERS)):
-        parts = {name: part for name, part in artifact.meta["parts"].items() if name not in missing}
-        opened = vectors.open_vectors(artifact)
-        opened = vectors.Vectors(
-            Artifact(artifact.path, {**artifact.meta, "parts": parts}), opened.parts, opened.id_files
-        )
-        numbers = np.array([7, 0, len(ids) - 1, 7])
-        assert opened.names(numbers).tolist() == [ids[n] for n in numbers]
-        assert opened.names(np.arange(len(ids))).tolist() == ids
-    opened, read, ids_of = vectors.open_vectors(artifact), list[int](), vectors.Vectors.ids_of
+    ids = sorted(stored.open_vectors(artifact).ids)
+    opened = stored.open_vectors(artifact)
+    numbers = np.array([7, 0, len(ids) - 1, 7])
+    assert opened.names(numbers).tolist() == [ids[n] for n in numbers]
+    assert opened.names(np.arange(len(ids))).tolist() == ids
+    opened, read, ids_of = stored.open_vectors(artifact), list[int](), stored.Encoded.ids_of
 
-    def reading(self: vectors.Vectors, part: int) -> pa.Array:
+    def reading(self: stored.Encoded, part: int) -> pa.Array:
         read.append(part)
         return ids_of(self, part)
 
-    monkeypatch.setattr(vectors.Vectors, "ids_of", reading)
+    monkeypatch.setattr(stored.Encoded, "ids_of", reading)
     last = opened.part_numbers[2][-1:]
     assert opened.names(last).tolist() == [ids[last[0]]] == opened.names(last).tolist()
     assert read == [2] and len(opened.parts) > 3
@@ -158,7 +148,7 @@ def test_names_read_only_the_parts_in_which_they_are(
     "ids", [["b", "a", "c"], ["é", "z", "\U0001f600", "\uffee", "a", "Z", ""], ["a", "b", "a"], ["x"]]
 )
 def test_ids_are_ordered_as_python_orders_them(ids: list[str]) -> None:
-    numbers, repeated = vectors.numbers_of([pa.array(ids[:2]), pa.array(ids[2:], pa.string())])
+    numbers, repeated = stored.numbers_of([pa.array(ids[:2]), pa.array(ids[2:], pa.string())])
     assert (repeated == "a") == (len(set(ids)) < len(ids))
     if repeated is None:
         assert [sorted(ids)[n] for n in numbers] == ids

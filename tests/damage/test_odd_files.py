@@ -19,7 +19,6 @@ from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import fingerprint
 from qontext.retrieve.ask.prepared import is_documents
-from qontext.retrieve.index.load import open_searchable
 
 
 def names(root: Path) -> list[str]:
@@ -129,8 +128,6 @@ def test_documents_may_have_a_description_of_their_own(tmp_path: Path) -> None:
     assert row["directory"] == "made"
     with pytest.raises(QontextError, match=r"its meta\.json is another program's"):
         open_artifact(docs)
-    with pytest.raises(QontextError, match="not searchable"):
-        open_searchable(docs)
     with pytest.raises(QontextError) as refused_output:
         api.split(tmp_path / "made", workers=1, out=docs)
     assert "damaged" not in str(refused_output.value)

@@ -121,7 +121,7 @@ def test_search_finds_what_the_similarity_says(
         reranked = read_run(api.rerank(tmp_path / "run", **again).path)
         assert [hit.passage for hit in reranked[first]] == [hit.passage for hit in run[first]]
     else:
-        with pytest.raises(QontextError, match=f"holds the representation '{kind}', not vectors of tokens"):
+        with pytest.raises(QontextError, match=f"holds the representation '{kind}', not tokens"):
             api.rerank(tmp_path / "run", **again)
 
 
@@ -154,8 +154,8 @@ def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_pa
     assert len(empty) == 0 and empty.values.shape == (0, *one.values.shape[1:])  # type: ignore[attr-defined]
     assert empty.values.dtype == one.values.dtype  # type: ignore[attr-defined]
     vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
-    with pytest.raises(QontextError, match=f"holds the representation '{kind}', not one vector"):
-        api.index(vectors.path, backend="int8", out=tmp_path / "index")
+    with pytest.raises(QontextError, match=f"holds the representation '{kind}', not vector"):
+        api.index(vectors.path, backend="faiss", out=tmp_path / "index")
 
 
 @pytest.mark.parametrize("name", PACKED)

@@ -16,7 +16,8 @@ from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
-from qontext.models.packed import Packed, sparse
+from qontext.models.packed import Packed
+from qontext.models.representations import sparse
 from qontext.models.representations.sparse import Sparse, SparseOptions
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.sparse import SparseIndex
@@ -189,10 +190,10 @@ def test_sentence_transformers_gives_the_same_weights(trained: Path) -> None:
 def test_what_needs_one_vector_says_so(trained: Path, weights: Path, beir: Path, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match="of the representation 'sparse', not of one vector"):
         Retriever(str(trained))
-    for settings in ({"backend": "int8"}, {"backend": "faiss-hnsw"}):
-        with pytest.raises(QontextError, match="holds the representation 'sparse', not one vector"):
+    for settings in ({"backend": "faiss"}, {"backend": "faiss-hnsw"}):
+        with pytest.raises(QontextError, match="holds the representation 'sparse', not vector"):
             api.index(weights, **settings, out=tmp_path / "index")
-    with pytest.raises(QontextError, match="dimensions is only for encoders of one vector"):
+    with pytest.raises(QontextError, match="--dimensions are only for encoders of one vector"):
         api.encode(beir, encoder=trained, dimensions=8, out=tmp_path / "cut")
     with pytest.raises(
         QontextError, match="is an encoder of the representation 'vector', the index is of 'sparse'"

@@ -19,7 +19,8 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
 from qontext.models.folder import read_layout
-from qontext.models.packed import Packed, tokens
+from qontext.models.packed import Packed
+from qontext.models.representations import tokens
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.tokens import Tokens, TokensOptions, max_similarity
 from qontext.models.retriever import Retriever
@@ -194,16 +195,16 @@ def test_compressed_vectors_are_searched_nearly_the_same(vectors: Path, beir: Pa
 
 
 def test_what_does_not_fit_is_told(vectors: Path, beir: Path, tmp_path: Path, start: Path) -> None:
-    with pytest.raises(QontextError, match="holds the representation 'tokens', not one vector"):
-        api.index(vectors, backend="int8", out=tmp_path / "index")
+    with pytest.raises(QontextError, match="holds the representation 'tokens', not vector"):
+        api.index(vectors, backend="faiss", out=tmp_path / "index")
     with pytest.raises(QontextError, match="either --reranker or --tokens"):
         api.rerank("run.trec", data=beir, out=tmp_path / "reranked")
     run = tmp_path / "run.trec"
     run.write_text("q15 Q0 p0 1 1.0 x\nq15 Q0 nowhere 2 0.5 x\n")
-    with pytest.raises(QontextError, match="names the passage 'nowhere'"):
+    with pytest.raises(QontextError, match="lacks the passage 'nowhere'"):
         api.rerank(run, tokens=vectors, data=beir, out=tmp_path / "reranked")
     plain = api.encode(beir, encoder=start, out=tmp_path / "plain")
-    with pytest.raises(QontextError, match="holds the representation 'vector', not vectors of tokens"):
+    with pytest.raises(QontextError, match="holds no bits of tokens"):
         api.rerank(run, tokens=plain.path, data=beir, out=tmp_path / "reranked")
 
 

@@ -15,7 +15,7 @@ from transformers import AutoModel
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.retriever import Retriever
-from qontext.retrieve.encoded.reuse import properties_of
+from qontext.retrieve.reuse import properties_of
 
 
 def small_batch(encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:

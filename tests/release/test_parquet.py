@@ -13,7 +13,7 @@ import pytest
 from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.stored import open_vectors
 
 
 @pytest.fixture

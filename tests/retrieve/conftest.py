@@ -17,6 +17,7 @@ from qontext.data import records
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Artifact
 from qontext.models.packed import Packed
+from qontext.retrieve.stored import ids_name, write_numbers
 
 SIZES = {"max_position_embeddings": 64, "initializer_range": 0.3}
 
@@ -51,6 +52,7 @@ def write_encoded(
         for name, array in arrays.items():
             with work.write(f"{name}-{number:05d}.npy") as path, path.open("wb") as file:
                 np.save(file, array, allow_pickle=False)
+    write_numbers(work, [ids_name(number) for number in range(len(parts))], str(folder))
     return artifacts.finish(work, claim, summary, 0.0)
 
 

@@ -20,8 +20,8 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import fingerprint
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.load import open_index
+from qontext.retrieve.stored import open_vectors
 from qontext.retrieve.where import mask, parse
 
 DIMENSIONS = 8

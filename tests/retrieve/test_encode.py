@@ -15,7 +15,7 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve import encode
-from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.stored import open_vectors
 
 pytestmark = pytest.mark.numeric
 
@@ -27,7 +27,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parts_ids_and_vectors_belong_together(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     artifact = api.encode(beir, encoder=tiny_encoder, precision="fp32", out=tmp_path / "vectors")
-    assert artifact.meta["computed"]["precision"] == "fp32"
+    assert artifact.meta["computed"] == "fp32"
     vectors = open_vectors(artifact.path)
     assert [part.shape for part in vectors.parts] == [(25, 16), (25, 16), (10, 16)] and len(vectors) == 60
     assert list(vectors.ids) == [f"p{i:02d}" for i in range(60)]

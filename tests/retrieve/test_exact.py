@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import resource
 from collections.abc import Callable
 from itertools import pairwise
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,9 +9,9 @@ import torch
 
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.exact import Best, ExactIndex
-from qontext.retrieve.index.flat import ScanIndex
+from qontext.retrieve.index.flat import FlatIndex
+from qontext.retrieve.stored import open_vectors
 
 ROWS, DIMENSIONS, QUERIES = 5_000, 24, 300
 
@@ -153,7 +151,7 @@ def test_the_scan_without_torch_finds_the_same_up_to_rounding(
     vectors = open_vectors(make_vectors("v", shards(array, [7, 100, 3333])).path)
     rows = {"all": None, "some": np.arange(ROWS) % 3 == 0, "one": np.arange(ROWS) == 4711}[among]
     numbers, scores = ExactIndex(vectors, device="cpu").search(queries[:9], 20, rows)
-    scanned, their_scores = ScanIndex(vectors).search(queries[:9], 20, rows)
+    scanned, their_scores = FlatIndex(vectors).search(queries[:9], 20, rows)
     width = numbers.shape[1]
     np.testing.assert_allclose(their_scores[:, :width], scores, rtol=1e-5)
     assert (scanned[:, width:] == -1).all()
@@ -168,14 +166,4 @@ def test_the_scan_refuses_vectors_that_are_not_finite(
     array[1234, 5] = np.nan
     vectors = open_vectors(make_vectors("v", shards(array, [])).path)
     with pytest.raises(QontextError, match="not finite"):
-        ScanIndex(vectors).search(queries[:1], 5)
-
-
-def test_more_parts_than_files_that_may_be_open(make_vectors) -> None:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    vectors = make_vectors("many", [([f"p{i:03d}"], np.ones((1, 2), np.float32)) for i in range(90)])
-    resource.setrlimit(resource.RLIMIT_NOFILE, (len([*Path("/proc/self/fd").iterdir()]) + 60, hard))
-    try:
-        assert len(open_vectors(vectors.path)) == 90
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        FlatIndex(vectors).search(queries[:1], 5)

@@ -15,10 +15,10 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index import BACKENDS
-from qontext.retrieve.index.flat import ScanIndex
+from qontext.retrieve.index.flat import FlatIndex
 from qontext.retrieve.index.load import open_index
+from qontext.retrieve.stored import open_vectors
 
 OF_VECTORS = [name for name in BACKENDS.own if BACKENDS.load(name).reads == "vectors"]
 OF_TOKENS = [name for name in BACKENDS.own if BACKENDS.load(name).reads == "tokens"]
@@ -27,9 +27,9 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "scan": ("scan", {}),
     "faiss-hnsw": ("faiss-hnsw", {}),
     "faiss-ivfpq": ("faiss-ivfpq", {"code_bytes": 16, "lists": 4, "probes": 4}),
-    "int8": ("int8", {}),
-    "int8-codes": ("int8", {"rescore": "none"}),
-    "binary": ("binary", {"oversample": 20}),
+    "faiss-8-bits": ("faiss", {"factory": "SQ8,RFlat", "parameters": "k_factor_rf=4"}),
+    "faiss-1-bit": ("faiss", {"factory": "RaBitQ,RFlat", "parameters": "k_factor_rf=20"}),
+    "faiss-rotated": ("faiss", {"factory": "RR16,IVF4,Flat", "parameters": "nprobe=4"}),
     "residual": ("residual", {"probes": 256}),
     "milvus-lite": ("milvus", {}),
     "milvus-server": ("milvus", {"collection": "contract", "kind": "HNSW", "neighbors": 8, "effort": 100}),
@@ -44,10 +44,11 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 passages and queries of one token.
 
 That of a Milvus server runs in `test_milvus_server.py`, so that one module starts the server."""
-PACKAGES = {"faiss-hnsw": "faiss", "faiss-ivfpq": "faiss", "milvus": "milvus_lite"}
+PACKAGES = {"faiss": "faiss", "faiss-hnsw": "faiss", "faiss-ivfpq": "faiss", "milvus": "milvus_lite"}
 RECALL = {
-    "int8-codes": 0.9,
-    "binary": 0.9,
+    "faiss-8-bits": 0.95,
+    "faiss-1-bit": 0.9,
+    "faiss-rotated": 0.95,
     "residual": 0.7,
     "faiss-hnsw": 0.95,
     "faiss-ivfpq": 0.5,
@@ -106,7 +107,7 @@ def index(
     """The vectors' index, opened. What has a connection is closed in the end."""
     name, settings = CASES[backend]
     if name == "scan":
-        yield ScanIndex(open_vectors(vectors.path))
+        yield FlatIndex(open_vectors(vectors.path))
         return
     built = vectors
     if name != "exact":
@@ -161,7 +162,6 @@ def test_the_nearest_of_some_passages_are_those_of_all_without_the_others(
     nearest = [[index.ids[n] for n in row] for row in numbers]
     if backend in (
         "faiss-ivfpq",
-        "int8-codes",
         "residual",
     ):  # its scores are of compressed vectors: those that it gives itself
         everything, _ = index.search(queries, ROWS)
@@ -206,12 +206,6 @@ def test_a_damaged_index_is_told(vectors: Artifact, tmp_path: Path) -> None:
             open_index(artifact.path)
 
 
-def test_settings_that_cannot_work_are_told(vectors: Artifact, tmp_path: Path) -> None:
-    pytest.importorskip("faiss", reason="faiss is not installed")
-    with pytest.raises(QontextError, match="does not divide the 16 dimensions"):
-        api.index(vectors, backend="faiss-ivfpq", code_bytes=5, out=tmp_path / "index")
-
-
 @pytest.mark.parametrize("name", ["exact", "scan", *OF_VECTORS, *OF_TOKENS])
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
@@ -230,7 +224,7 @@ def test_vectors_that_are_not_finite_are_refused(
         if name == "exact":
             open_index(broken.path)[0].search(array[:5].astype(np.float32), 3)
         elif name == "scan":
-            ScanIndex(open_vectors(broken.path)).search(array[:5].astype(np.float32), 3)
+            FlatIndex(open_vectors(broken.path)).search(array[:5].astype(np.float32), 3)
         else:
             api.index(broken, backend=name, out=tmp_path / "index")
 

@@ -31,8 +31,8 @@ from tests.retrieve.servers import PostgresServer
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.load import open_index
+from qontext.retrieve.stored import open_vectors
 
 DIES = """
     import os, signal

@@ -55,7 +55,7 @@ def test_search_and_serve_read_queries_as_the_vectors_say(encoder: Path, data: P
         data, encoder=encoder, kind="query", query_prompt="web", out=tmp_path / "asked", **FORM
     )
     np.testing.assert_allclose(np.load(asked.path / "vectors-00000.npy"), queries, atol=1e-6)
-    index = api.index(vectors, backend="int8", out=tmp_path / "index")
+    index = api.index(vectors, backend="faiss-hnsw", out=tmp_path / "index")
     for number, searched in enumerate((vectors, index)):
         run = api.retrieve(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
         assert _scores(run.path) == pytest.approx(expected, abs=1e-4)
@@ -75,7 +75,7 @@ def test_queries_have_the_pooling_of_the_vectors(minilm: Path, data: Path, tmp_p
     expected = {f"p{number}": float(score) for number, score in enumerate((queries @ passages.T)[0])}
 
     vectors = api.encode(data, encoder=bare, out=tmp_path / "vectors", pooling="mean", **FORM)
-    index = api.index(vectors, backend="int8", out=tmp_path / "index")
+    index = api.index(vectors, backend="faiss-hnsw", out=tmp_path / "index")
     for number, searched in enumerate((vectors, index)):
         run = api.retrieve(searched, data=data, k=6, out=tmp_path / f"run-{number}", **FORM)
         assert _scores(run.path) == pytest.approx(expected, abs=1e-4)

@@ -15,10 +15,10 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.packed import open_tokens
 from qontext.retrieve.index import residual
 from qontext.retrieve.index.load import open_index
 from qontext.retrieve.index.residual import Codec, ResidualIndex, default_centroids
+from qontext.retrieve.stored import open_stored
 
 TWO = np.array([[1.0, 0.0], [0.0, -1.0]], np.float32)
 TOPICS, DIMENSIONS = 40, 16
@@ -225,14 +225,12 @@ def test_one_vector_of_each_passage_is_refused(
     make_vectors: Callable[..., Artifact], tokens: Artifact, tmp_path: Path
 ) -> None:
     vectors = make_vectors("vectors", [(["a", "b"], np.eye(2, dtype=np.float32))])
-    with pytest.raises(
-        QontextError, match=r"the representation 'vector', not a vector of each token\. Choose"
-    ):
+    with pytest.raises(QontextError, match="the representation 'vector', not tokens"):
         api.index(vectors, backend="residual", out=tmp_path / "index")
-    with pytest.raises(QontextError, match="the representation 'tokens', not one vector of each text"):
+    with pytest.raises(QontextError, match="the representation 'tokens', not vector"):
         api.index(tokens, backend="faiss-hnsw", out=tmp_path / "index")
     assert not (tmp_path / "index").exists()
-    assert len(open_tokens(tokens.path)) == 400
+    assert len(open_stored(tokens.path)) == 400
 
 
 def test_damage_is_told(tokens: Artifact, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tests.tiny import save_sentence_bert
 
 from qontext import api
 from qontext.frame import log
-from qontext.retrieve.encoded.vectors import open_vectors
+from qontext.retrieve.stored import open_vectors
 
 
 def corpus(path: Path, texts: dict[str, str]) -> Path:

@@ -10,8 +10,8 @@ from qontext import api
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.retrieve import search
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.search import WORDS
+from qontext.retrieve.stored import open_vectors
 
 
 def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> None:
@@ -148,7 +148,3 @@ def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_pat
     searched = api.retrieve(bm25=True, data=beir, out=tmp_path / "made")
     with pytest.raises(QontextError, match="not searchable: it was written by 'qontext retrieve'"):
         api.retrieve(searched, data=beir, out=tmp_path / "run")
-    (tmp_path / "run.trec").write_text("q1 Q0 p1 1 2.0 x\n")
-    for path in (tmp_path / "run.trec", beir):
-        with pytest.raises(QontextError, match=r"not searchable.*--bm25"):
-            api.retrieve(path, data=beir, out=tmp_path / "run")

@@ -21,11 +21,10 @@ from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.models.light import open_light
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded import token_bits
-from qontext.retrieve.encoded.packed import open_bits, open_stored
-from qontext.retrieve.encoded.token_bits import TokenBits, bits_of, similarities
-from qontext.retrieve.encoded.windows import windows_of
-from qontext.retrieve.index.load import open_index
+from qontext.retrieve import max_sim
+from qontext.retrieve.encode import windows_of
+from qontext.retrieve.max_sim import TokenBits, bits_of, similarities
+from qontext.retrieve.stored import open_bits, open_stored
 
 QUESTIONS = {"q0": "the mill grinds flour", "q1": "bread from the oven", "q2": "a boat on the river"}
 
@@ -117,7 +116,7 @@ def test_passages_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     query = dice.standard_normal((4, 16)).astype(np.float32)
     expected = similarities(query, packed)
     for tokens in (1, 7, 40):
-        monkeypatch.setattr(token_bits, "TOKENS_AT_ONCE", tokens)
+        monkeypatch.setattr(max_sim, "TOKENS_AT_ONCE", tokens)
         np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
 
 
@@ -208,33 +207,12 @@ def test_vectors_and_bits_are_those_of_passes_of_their_own(
         np.testing.assert_array_equal(bits[place : place + 1].values, tokens.values)
 
 
-def test_bits_alone_as_earlier_versions_wrote_them(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    both = encode(corpus, tiny_encoder, tmp_path / "both")
-    old = shutil.copytree(both.path, tmp_path / "old")
-    for name in ("bits", "starts"):
-        to = "vectors" if name == "bits" else name
-        (old / f"token-{name}-00000.npy").rename(old / f"{to}-00000.npy")
-    meta = json.loads((old / "meta.json").read_text())
-    meta["summary"] |= {"representation": "token-bits", "dimension": 16}
-    del meta["summary"]["token_bytes"]
-    for name in ("bits", "starts"):
-        to = "vectors" if name == "bits" else name
-        meta["parts"][f"{to}-00000.npy"] = meta["parts"].pop(f"token-{name}-00000.npy")
-    (old / "meta.json").write_text(json.dumps(meta))
-    mine, expected = (open_bits(path).parts[0] for path in (old, both.path))
-    np.testing.assert_array_equal(mine.values, expected.values)
-    with pytest.raises(QontextError, match="too many to search"):
-        open_index(old)
-    with pytest.raises(QontextError, match="representation 'token-bits', not"):
-        api.index(old, backend="int8", out=tmp_path / "no")
-
-
 def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="--tokens needs --kind passage"):
+    with pytest.raises(QontextError, match="need --kind passage"):
         api.encode(corpus, encoder=tiny_encoder, tokens=True, kind="query", out=tmp_path / "no")
     vectors = api.encode(corpus, encoder=tiny_encoder, out=tmp_path / "vectors")
     (tmp_path / "run.trec").write_text("q0 Q0 p01 1 1.0 x\n")
-    with pytest.raises(QontextError, match="Encode with --tokens"):
+    with pytest.raises(QontextError, match="Encode again with --tokens"):
         api.rerank(tmp_path / "run.trec", tokens=vectors, data=corpus, out=tmp_path / "no")
 
 

@@ -15,8 +15,8 @@ from qontext import api
 from qontext.frame.artifacts import Artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve.bm25 import Bm25
-from qontext.retrieve.encoded.vectors import open_vectors
 from qontext.retrieve.index.exact import ExactIndex
+from qontext.retrieve.stored import open_vectors
 from qontext.retrieve.where import mask, parse
 
 

@@ -17,10 +17,10 @@ from qontext.corpus.sentences import counter
 from qontext.data.passage import Passage
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.packed import Windows, open_stored
-from qontext.retrieve.encoded.windows import WindowEncoder, windows_of
-from qontext.retrieve.index.flat import ScanIndex
+from qontext.retrieve.encode import WindowEncoder, windows_of
+from qontext.retrieve.index.flat import FlatIndex
 from qontext.retrieve.index.load import open_index
+from qontext.retrieve.stored import open_stored
 
 SIZE = 16
 
@@ -67,9 +67,9 @@ def test_a_passage_has_the_score_of_its_best_window(
     queries = Retriever(tiny_encoder, precision="fp32").encode(questions, "query")
     ids, expected = reference(corpus, tiny_encoder, queries)
     stored = open_stored(artifact.path)
-    assert isinstance(stored, Windows) and artifact.summary["window"] == SIZE
+    assert artifact.summary["window"] == SIZE
     assert artifact.summary["entries_per_text"] > 1.5
-    index: Any = open_index(artifact.path)[0] if searched_by == "search" else ScanIndex(stored)
+    index: Any = open_index(artifact.path)[0] if searched_by == "search" else FlatIndex(stored)
     assert index.dimension == 16 and list(index.ids) == ids
     numbers, scores = index.search(queries, 10)
     np.testing.assert_allclose(scores, -np.sort(-expected, axis=1)[:, :10], atol=1e-5)
@@ -97,7 +97,7 @@ def test_blocks_do_not_change_results(
     queries = np.random.default_rng(1).standard_normal((5, 16)).astype(np.float32)
     whole = index.search(queries, 20)
     monkeypatch.setattr("qontext.retrieve.index.exact._BLOCK", 3)
-    monkeypatch.setattr("qontext.retrieve.index.exact.WindowIndex.width", 2)
+    index.width = 2
     parts = index.search(queries, 20)
     assert np.array_equal(whole[0], parts[0])
     np.testing.assert_allclose(whole[1], parts[1], atol=1e-6)
@@ -165,17 +165,17 @@ def test_a_damaged_vector_is_refused(corpus: Path, tiny_encoder: Path, tmp_path:
     np.save(file, values)
     queries = np.ones((2, 16), np.float32)
     with pytest.raises(QontextError, match="vector of 'p07' is not finite"):
-        ScanIndex(open_stored(artifact.path)).search(queries, 3)
+        FlatIndex(open_stored(artifact.path)).search(queries, 3)
 
 
 def test_where_windows_do_not_apply(
     corpus: Path, tiny_encoder: Path, beir: Path, tmp_path: Path, make_vectors: Callable[..., Any]
 ) -> None:
-    with pytest.raises(QontextError, match="--window needs --kind passage"):
+    with pytest.raises(QontextError, match="need --kind passage"):
         api.encode(beir, encoder=tiny_encoder, kind="query", window=16, out=tmp_path / "queries")
     vectors = encode(corpus, tiny_encoder, tmp_path / "vectors")
-    with pytest.raises(QontextError, match="representation 'windows', not one vector"):
-        api.index(vectors, backend="int8", out=tmp_path / "index")
+    with pytest.raises(QontextError, match="representation 'windows', not vector"):
+        api.index(vectors, backend="faiss", out=tmp_path / "index")
 
 
 def test_windows_fit_in_the_tokens_of_the_encoder(tiny_encoder: Path) -> None:

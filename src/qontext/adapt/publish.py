@@ -161,7 +161,7 @@ def new_share(root: Path, passages: Path) -> float | None:
     import numpy as np
 
     from qontext.data.collection import read_passages
-    from qontext.retrieve.encoded.reuse import text_hashes
+    from qontext.retrieve.reuse import text_hashes
 
     def hashes(folder: Path) -> Any:
         return np.unique(text_hashes([p.content for p in read_passages(folder)]))

@@ -302,7 +302,7 @@ def _changes(index: Path, passages: Path, to_encode: int) -> Changes:
 def _to_encode(index: Path, passages: Path, model: str, request: Request, *, tokens: bool) -> int:
     """The number of passages without vectors that an update could reuse; see `qontext encode --reuse`."""
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.encoded.reuse import Earlier, properties_of, text_hashes
+    from qontext.retrieve.reuse import Earlier, properties_of, text_hashes
 
     passage = request.prompts.get("passage_prompt")
     settings: Any = {

@@ -83,13 +83,12 @@ def measure(folder: Path, model: str, questions: list[str], read_tokens: int, de
     import numpy as np
 
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.encoded.packed import open_stored
-    from qontext.retrieve.encoded.vectors import prompts_of
-    from qontext.retrieve.index.flat import ScanIndex
+    from qontext.retrieve.index.flat import FlatIndex
     from qontext.retrieve.index.load import open_index
+    from qontext.retrieve.stored import open_stored, prompts_of
 
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
-    exact = ScanIndex(open_stored(folder / "vectors"))
+    exact = FlatIndex(open_stored(folder / "vectors"))
     place = folder / DENSE
     prompts = prompts_of(artifacts.open_artifact(folder / "vectors"))
     retriever = Retriever(model, device=device, max_length=read_tokens, prompts=prompts)

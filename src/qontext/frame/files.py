@@ -314,6 +314,10 @@ def opening(path: Path, what: str) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM):
             raise QontextError("cannot be read: permission denied", place=path) from None
+        if isinstance(error, OSError) and error.errno == errno.EMFILE:
+            raise QontextError(
+                "too many open files", place=path, remedy="Raise the limit: ulimit -n."
+            ) from None
         raise_if_out_of_memory(error)
         raise damaged(path, f"not {what} ({first_line(error)})") from None
 

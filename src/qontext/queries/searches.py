@@ -20,10 +20,10 @@ from qontext.frame.files import read_array
 from qontext.models.folder import TextKind
 from qontext.queries.words import Array, batches
 from qontext.retrieve.bm25 import Bm25
-from qontext.retrieve.encoded.vectors import ArrayVectors
 from qontext.retrieve.index.exact import ExactIndex
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.rankers import IndexRanker
+from qontext.retrieve.stored import ArrayVectors
 
 VECTORS = "vectors-"
 """File names of vectors, which are removed at the end of a stage."""

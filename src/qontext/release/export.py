@@ -114,11 +114,11 @@ class Parquet(Format):
         import pyarrow as pa
 
         from qontext.data import records
-        from qontext.retrieve.encoded.packed import open_stored
-        from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
+        from qontext.retrieve.index.servers.passage_texts import PassageTexts, TextRow
+        from qontext.retrieve.stored import open_stored
         from qontext.retrieve.where import passages_of
 
-        vectors = open_stored(_vectors(Path(source)))
+        vectors = open_stored(_vectors(Path(source)), "vector", "windows")
         if vectors.artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=source)
         vectors.check()

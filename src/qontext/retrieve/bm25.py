@@ -33,8 +33,8 @@ from qontext.frame import process
 from qontext.frame.errors import QontextError, choose
 from qontext.frame.files import damaged, opening, read_json, require_regular
 from qontext.retrieve.analyzer import Analyzer, analyzers
-from qontext.retrieve.encoded.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
-from qontext.retrieve.encoded.vectors import as_objects, numbers_of, read_ids, write_ids
+from qontext.retrieve.index.postings import DATA, ROWS, STARTS, VOCABULARY, Inverter, Postings
+from qontext.retrieve.stored import as_objects, numbers_of, read_ids, write_ids
 
 _ANALYZER, _PARAMETERS = "analyzer.json", "params.index.json"
 _FEW = 16

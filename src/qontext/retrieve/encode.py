@@ -6,23 +6,27 @@ resumes after its last part, and several processes or machines can share the par
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from qontext.data.passage import TitleRule
-from qontext.frame.artifacts import Workdir
 from qontext.frame.config import ComputeConfig, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
+    from qontext.corpus.sentences import Counter
     from qontext.data.passage import Passage
     from qontext.models.folder import TextKind
     from qontext.models.packed import Packed
+    from qontext.models.retriever import Retriever
 
 BLOCK = 16_384
+LEAST = 1 / 3
+"""The share of a window below which the last one is added to the window before it."""
 
 
 class EncodeConfig(PartsConfig, ComputeConfig):
@@ -84,146 +88,123 @@ class EncodeConfig(PartsConfig, ComputeConfig):
 
 class Encode(Parts[EncodeConfig]):
     unit = "texts"
-    packed: Any = None
-    """The encoder, if a text does not become one vector."""
 
     def plan(self) -> list[Part]:
-        count = _count(self.config, check=self.work.rank == 0)
+        config = self.config
+        count = _count(config, check=self.work.rank == 0)
         if not count:
-            raise QontextError("contains no texts to encode", place=self.config.texts)
-        if self.config.window is not None and self.config.kind == "query":
-            raise QontextError(
-                "--window needs --kind passage: a query has one vector", remedy="Remove --window."
-            )
-        if self.config.tokens and self.config.kind == "query":
-            raise QontextError(
-                "--tokens needs --kind passage", remedy="Remove --tokens; 'rerank' encodes queries."
-            )
+            raise QontextError("contains no texts to encode", place=config.texts)
+        if config.kind == "query" and (config.window is not None or config.tokens):
+            raise QontextError("--window and --tokens need --kind passage: a query has one vector")
         return slices(count, BLOCK, _name)
 
     def open(self) -> None:
         import numpy as np
 
+        from qontext.data.load import PassageRows
         from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
         from qontext.models.retriever import Retriever
         from qontext.models.tokenizer import settle_title
-        from qontext.retrieve.encoded.reuse import Earlier, packed_properties, properties_of
-        from qontext.retrieve.encoded.windows import WindowEncoder
+        from qontext.retrieve.reuse import Earlier, properties_of
 
         config = self.config
         device = own_device(config.device)
         self.dtype: np.dtype[Any] = np.dtype("float16" if config.storage == "fp16" else "float32")
-        self.rows = _Queries(config.texts) if config.kind == "query" else _Passages(config.texts)
-        settings: dict[str, Any] = {
-            "device": device,
-            "precision": settle_precision(self.work, config.precision, resolve_device(device)),
-            "max_length": config.max_length,
-            "batch_tokens": config.batch_tokens,
-            "title": config.title,
-        }
+        self.rows = _Queries(config.texts) if config.kind == "query" else PassageRows(config.texts)
         layout = locate(config.encoder).layout
         self.prompts = layout.given(config.prompts)
         settle_title(config.title, layout.title, config.encoder, says=self.work.rank == 0)
-        if layout.module is not None:
-            _check_representation(config, layout.representation, layout.representation_class().stored)
-        settings |= {
-            "prompts": config.prompts,
-            "pooling": config.pooling,
-            "dimensions": config.dimensions,
-            "packed": True,
-        }
-        self.retriever = Retriever(config.encoder, **settings).of(config.kind)
+        self.retriever = Retriever(
+            config.encoder,
+            device=device,
+            precision=settle_precision(self.work, config.precision, resolve_device(device)),
+            max_length=config.max_length,
+            batch_tokens=config.batch_tokens,
+            title=config.title,
+            prompts=config.prompts,
+            pooling=config.pooling,
+            dimensions=config.dimensions,
+            packed=True,
+        ).of(config.kind)
         self.between = self.retriever.titles.between
-        if self.retriever.is_packed:
-            self.packed = self.retriever
-            self.properties = packed_properties(self.packed, config.storage)
-            self.earlier = Earlier(None, config.kind, self.properties)
-            return
+        self.encoder: Any = self.retriever
         if config.window is not None:
-            self.packed = WindowEncoder(self.retriever, config.window)
-        settings = {"storage": config.storage, "window": config.window, "tokens": config.tokens}
-        settings["kind"] = config.kind
-        self.properties = properties_of(self.retriever, **settings)
-        self.earlier = Earlier(config.reuse, config.kind, self.properties)
+            self.encoder = WindowEncoder(self.retriever, config.window)
+        if self.retriever.is_packed and (config.window or config.tokens or config.dimensions):
+            raise QontextError(
+                "--window, --tokens and --dimensions are only for encoders of one vector",
+                place=config.encoder,
+            )
+        form: dict[str, Any] = {"window": config.window, "tokens": config.tokens, "kind": config.kind}
+        self.properties = properties_of(self.retriever, config.storage, **form)
+        self.earlier = Earlier(
+            None if self.retriever.is_packed else config.reuse, config.kind, self.properties
+        )
 
     def read(self, part: Part) -> _Block:
-        from qontext.retrieve.encoded.reuse import text_hashes, title_lengths
+        from qontext.retrieve.reuse import text_hashes, title_lengths
 
         rows = self.rows.read(part.first, part.last)
-        hashes = text_hashes([text.joined(self.between) for text in rows])
-        titles = None if self.config.window is None else title_lengths(rows, self.between)
-        known, vectors = self.earlier.rows(hashes, titles)
-        new = [text for text, there in zip(rows, known) if not there]
-        encoder: Any = self.retriever if self.packed is None else self.packed
+        columns = {"hash": text_hashes([text.joined(self.between) for text in rows])}
+        if self.config.window is not None:
+            columns["title"] = title_lengths(rows, self.between)
+        known = self.earlier.knows(columns["hash"], columns.get("title"))
+        new = [text for text, is_known in zip(rows, known) if not is_known]
         whole = new if self.config.window is not None else [text.joined(self.between) for text in new]
-        tokens = encoder.tokenize(whole, self.config.kind)
-        bits = self.earlier.bits_of(hashes[known])
-        return _Block([text.id for text in rows], hashes, titles, known, vectors, bits, tokens)
+        tokens = self.encoder.tokenize(whole, self.config.kind)
+        return _Block([text.id for text in rows], columns, known, tokens)
 
     def make(self, part: Part, content: _Block) -> dict[str, int]:
-        import numpy as np
+        from qontext.retrieve.stored import write_bits, write_part
 
-        from qontext.retrieve.encoded.packed import write_bits
-
-        self.advance(0, skipped=int(content.known.sum()))
-        encoded, bits = self._encoded(content.tokens)
+        reused = int(content.known.sum())
+        self.advance(0, skipped=reused)
+        texts, bits = self._encoded(content.tokens)
+        earlier, earlier_bits = self.earlier.take(content.columns["hash"][content.known])
         if bits is not None:
-            write_bits(self.work, part.number, _merged(bits, content.bits, content.known))
-        if self.packed is not None:
-            return self._make_packed(part, content, encoded)
-        vectors = np.empty((len(content.ids), self.retriever.dimension), self.dtype)
-        vectors[~content.known] = encoded.astype(self.dtype)
-        if content.known.any():
-            vectors[content.known] = content.vectors.astype(self.dtype)
-        _write(self.work, part.number, content.ids, content.hashes, vectors, self.config.texts)
-        return {"encoded": len(content.tokens), "reused": int(content.known.sum())}
+            write_bits(self.work, part.number, _merged(bits, earlier_bits, content.known))
+        texts = _merged(texts, earlier, content.known)
+        form: Any = content.ids, texts, self.encoder.dimension, self.dtype
+        write_part(self.work, part.number, *form, **content.columns)
+        return {"encoded": len(content.tokens), "reused": reused}
 
-    def _encoded(self, tokens: list[Any]) -> tuple[Any, Packed | None]:
+    def _encoded(self, tokens: list[Any]) -> tuple[Any, Any]:
         """The representations of tokenized texts and, with --tokens, the bits of their tokens."""
-        from qontext.retrieve.encoded.token_bits import bits_of
+        from qontext.retrieve.max_sim import bits_of
 
-        encoder: Any = self.retriever if self.packed is None else self.packed
         if not self.config.tokens:
-            return encoder.encode_tokens(tokens, self.config.kind, advance=self.advance), None
-        both: tuple[Any, Packed] = encoder.encode_with_tokens(tokens, bits_of, advance=self.advance)
+            return self.encoder.encode_tokens(tokens, self.config.kind, advance=self.advance), None
+        both: tuple[Any, Any] = self.encoder.encode_with_tokens(tokens, bits_of, advance=self.advance)
         return both
 
     def _entries(self, outcome: Outcome) -> dict[str, float]:
         """The lengths of packed representations and of texts in tokens."""
         from qontext.frame.files import read_array
-        from qontext.retrieve.encoded.packed import BITS
+        from qontext.retrieve.stored import BITS, VECTORS
 
         facts, texts = outcome.facts or {}, outcome.parts[-1].last
-        entries = {}
-        if "representation" in facts:
-            entries["entries_per_text"] = [part.name for part in outcome.parts]
-        if "token_bytes" in facts:
-            entries["tokens_per_text"] = [f"{BITS}-{part.number:05d}.npy" for part in outcome.parts]
+        measured = (("entries_per_text", VECTORS, "representation"), ("tokens_per_text", BITS, "token_bytes"))
         return {
             name: round(
-                sum(len(read_array(self.work.path / file, "fu", shape=None)) for file in files) / texts, 1
+                sum(
+                    len(read_array(self.work.path / f"{file}-{part.number:05d}.npy", "fu", shape=None))
+                    for part in outcome.parts
+                )
+                / texts,
+                1,
             )
-            for name, files in entries.items()
+            for name, file, fact in measured
+            if fact in facts
         }
-
-    def _make_packed(self, part: Part, content: _Block, texts: Packed) -> dict[str, int]:
-        from qontext.retrieve.encoded.packed import write_part
-
-        reused = int(content.known.sum())
-        texts = _merged(texts, content.vectors, content.known)
-        _check_finite(texts.values.astype(self.dtype), self.config.texts)
-        _write_ids(self.work, part.number, content.ids, content.hashes, content.titles)
-        write_part(self.work, part.number, texts, self.packed.dimension, self.dtype)
-        return {"encoded": len(content.tokens), "reused": reused}
 
     def facts(self) -> dict[str, Any]:
         return {**self.properties, **({"prompts": self.prompts} if self.prompts else {})}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.retrieve.encoded.vectors import write_numbers
+        from qontext.retrieve.stored import ids_name, write_numbers
 
-        write_numbers(self.work, [_ids_name(part.number) for part in outcome.parts], self.config.texts)
+        write_numbers(self.work, [ids_name(part.number) for part in outcome.parts], self.config.texts)
         encoded = outcome.counts["encoded"]
         return {
             "texts": outcome.parts[-1].last,
@@ -235,40 +216,106 @@ class Encode(Parts[EncodeConfig]):
         }
 
 
+def windows_of(text: str, most: int, count: Counter | None = None) -> list[str]:
+    """The text in runs of sentences of at most `most` tokens with the special ones; the last run may be a third longer."""
+    from qontext.corpus.sentences import SPECIAL_TOKENS, by_rules, count_words, group, pieces, shortened
+
+    starts = shortened(text, by_rules(text, "en"), most - SPECIAL_TOKENS)
+    sentences = pieces(text, starts)
+    spans = group((count or count_words)(sentences), most)
+    bounds = [span.first for span in spans[1:]]
+    if bounds and spans[-1].tokens < LEAST * most:
+        bounds.pop()
+    runs = zip([0, *bounds], [*bounds, len(sentences)], strict=True)
+    windows = ["".join(sentences[first:last]).strip() for first, last in runs]
+    return [window for window in windows if window] or [text]
+
+
+class WindowEncoder:
+    """A retriever of one vector that encodes passages by their windows of at most `size` tokens.
+
+        s(q, p) = max_{w in windows(p)} <e(q), e(title(p) + w)>
+
+    The vector of a long text is an average of what its sentences say; a question asks for one of these things.
+    """
+
+    def __init__(self, retriever: Retriever, size: int) -> None:
+        from qontext.corpus.sentences import counter
+
+        if size > retriever.max_length:
+            raise QontextError(
+                f"a window of {size:,} tokens is longer than the {retriever.max_length:,} that the encoder reads",
+                place=retriever.layout.transformer,
+                remedy=f"Set --window to {retriever.max_length} or less.",
+            )
+        self.retriever, self.size = retriever, size
+        self.dimension = retriever.dimension
+        self.count = counter(str(retriever.layout.transformer))
+
+    def tokenize(self, passages: Sequence[Passage], kind: TextKind) -> list[list[Any]]:
+        """The token ids of each passage's windows."""
+        cut = [windows_of(passage.text, self.size, self.count) for passage in passages]
+        texts = [
+            passage._replace(text=window).joined(self.retriever.titles.between)
+            for passage, windows in zip(passages, cut)
+            for window in windows
+        ]
+        tokens = iter(self.retriever.tokenize(texts, kind))
+        return [[next(tokens) for _ in windows] for windows in cut]
+
+    def encode_tokens(
+        self, tokens: Sequence[list[Any]], kind: TextKind, *, advance: Callable[[float], None] | None = None
+    ) -> Packed:
+        """The vectors of each passage's windows."""
+        from qontext.models.packed import Packed
+
+        starts, windows, advanced = self._flat(tokens, advance)
+        return Packed(starts, self.retriever.encode_tokens(windows, kind, advance=advanced))
+
+    def encode_with_tokens(
+        self,
+        tokens: Sequence[list[Any]],
+        form: Callable[[Any], Any],
+        *,
+        advance: Callable[[float], None] | None = None,
+    ) -> tuple[Packed, Packed]:
+        """The vectors of each passage's windows, and those of the tokens of all its windows."""
+        from qontext.models.packed import Packed
+
+        starts, windows, advanced = self._flat(tokens, advance)
+        vectors, words = self.retriever.encode_with_tokens(windows, form, advance=advanced)
+        return Packed(starts, vectors), Packed(words.starts[starts], words.values)
+
+    def _flat(self, tokens: Sequence[list[Any]], advance: Any) -> tuple[Any, list[Any], Any]:
+        """The starts of the passages' windows, all windows, and `advance` by windows, of each of which a passage advances
+        by its share."""
+        import numpy as np
+
+        starts = np.cumsum([0, *map(len, tokens)])
+        share = len(tokens) / max(1, int(starts[-1]))
+        windows = [window for own in tokens for window in own]
+        return starts, windows, advance and (lambda count: advance(count * share))
+
+
 class _Block(NamedTuple):
-    """The texts of a part: ids [N], hashes [N], lengths of titles [N] with windows, which are known [N], the vectors and
-    bits of these, the tokens of the others."""
+    """The texts of a part: ids [N], columns [N] beside them, which are known [N], the tokens of the others."""
 
     ids: list[str]
-    hashes: Any
-    titles: Any
+    columns: dict[str, Any]
     known: Any
-    vectors: Any
-    bits: Any
     tokens: Any
 
 
-def _merged(new: Packed, known: Packed | None, is_known: Any) -> Packed:
+def _merged(new: Any, known: Any, is_known: Any) -> Any:
     """The rows of both, in the order of the texts."""
     import numpy as np
 
-    from qontext.models.packed import Packed
+    from qontext.retrieve.stored import joined, rows_of
 
-    if not is_known.any():
+    if known is None:
         return new
-    assert known is not None
     order = np.argsort(np.argsort(is_known, kind="stable"), kind="stable")
-    return Packed.join([new, known] if len(new) else [known]).take(order)
-
-
-class _Passages:
-    def __init__(self, source: str) -> None:
-        from qontext.data.load import PassageRows
-
-        self.rows = PassageRows(source)
-
-    def read(self, first: int, last: int) -> list[Passage]:
-        return self.rows.read(first, last)
+    return rows_of(joined([new, known] if len(new) else [known]), order)
 
 
 class _Queries:
@@ -290,51 +337,6 @@ def _count(config: EncodeConfig, *, check: bool) -> int:
     if config.kind == "query":
         return len(read_queries(config.texts))
     return refuse_repeated_ids(config.texts) if check else PassageRows(config.texts).count()
-
-
-def _check_representation(config: EncodeConfig, representation: str, stored: str) -> None:
-    """Refuse what is not for a representation with a module of its own."""
-    for name in (
-        ("pooling",) if stored == "vector" else ("pooling", "window", "tokens", "dimensions", "reuse")
-    ):
-        if getattr(config, name):
-            raise QontextError(
-                f"{name} is only for encoders of one vector, not of the representation {representation!r}",
-                place=config.encoder,
-                remedy=f"Remove --{name}.",
-            )
-
-
-def _write(work: Workdir, number: int, ids: list[str], hashes: Any, vectors: Any, source: str) -> None:
-    """One block: its ids with the hashes of their texts, then its vectors."""
-    import numpy as np
-
-    _check_finite(vectors, source)
-    _write_ids(work, number, ids, hashes)
-    with work.write(_name(number)) as path, path.open("wb") as file:
-        np.save(file, vectors, allow_pickle=False)
-
-
-def _check_finite(vectors: Any, source: str) -> None:
-    import numpy as np
-
-    if not np.isfinite(vectors).all():
-        raise QontextError("a vector does not fit fp16", place=source, remedy="Use --storage fp32.")
-
-
-def _write_ids(work: Workdir, number: int, ids: list[str], hashes: Any, titles: Any = None) -> None:
-    import pyarrow as pa
-
-    from qontext.data import records
-
-    with work.write(_ids_name(number)) as path:
-        records.write_table(
-            path, pa.table({"id": ids, "hash": hashes} | ({} if titles is None else {"title": titles}))
-        )
-
-
-def _ids_name(number: int) -> str:
-    return f"ids-{number:05d}.parquet"
 
 
 def _name(number: int) -> str:

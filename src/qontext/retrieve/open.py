@@ -48,8 +48,8 @@ from qontext.retrieve.system import TOKEN_WEIGHT, WEIGHTS, System
 
 if TYPE_CHECKING:
     from qontext.data.collection import Passage
-    from qontext.retrieve.encoded.token_bits import TokenBits
     from qontext.retrieve.index.lexical import LexicalIndex
+    from qontext.retrieve.max_sim import TokenBits
     from qontext.retrieve.where import Mask
 
 SCANNED = 8
@@ -229,14 +229,14 @@ class AdaptedFolder(SearchableFolder):
     @cached_property
     def tokens(self) -> TokenBits:
         """The bits of the passages' tokens."""
-        from qontext.retrieve.encoded.token_bits import TokenBits
+        from qontext.retrieve.max_sim import TokenBits
 
         return TokenBits(self.folder / "vectors")
 
     @cached_property
     def encoder(self) -> QueryEncoder:
         """The encoder of the queries."""
-        from qontext.retrieve.encoded.vectors import prompts_of
+        from qontext.retrieve.stored import prompts_of
 
         model = model_of(self.root, self.opening.encoder, self.about)
         prompts = prompts_of(open_artifact(dense_index(self.folder)))
@@ -284,8 +284,8 @@ class OneIndex(SearchableFolder):
         self.encoder = self._ranker.encoder
 
     def _encoder(self, entry: Any) -> QueryEncoder:
-        from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
         from qontext.retrieve.index.load import encoder_of, fit, passage_length
+        from qontext.retrieve.stored import pooling_of, prompts_of
 
         path = encoder_of(entry, self.root, self.opening.encoder)
         form: dict[str, Any] = {"prompts": prompts_of(self.artifact), "packed": self.index.reads == "packed"}

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from qontext.data.passage import Passage
     from qontext.data.runs import Run
     from qontext.models.folder import TextKind
-    from qontext.retrieve.encoded.token_bits import TokenBits
+    from qontext.retrieve.max_sim import TokenBits
     from qontext.retrieve.where import Mask
 
 CANDIDATES = 100

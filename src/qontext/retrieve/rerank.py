@@ -155,11 +155,10 @@ class Rerank(Parts[RerankConfig]):
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
         if config.tokens:
-            from qontext.retrieve.stored_scores import StoredScorer
+            from qontext.retrieve.max_sim import StoredScorer
 
-            form: dict[str, Any] = {"device": device, "precision": precision}
             needed = np.unique(top.codes)
-            self.scorer = StoredScorer(config.tokens, top.ids, needed, run=config.run, **form)
+            self.scorer = StoredScorer(config.tokens, top.ids, needed, device=device, precision=precision)
             if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
                 self.scorer.check(_passages(config, {*top.ids[needed]}))
             return

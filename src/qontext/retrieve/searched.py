@@ -180,8 +180,8 @@ def _retriever(config: RetrieveConfig, index: Index, entry: Any, work: Workdir) 
     """The encoder of the queries."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
     from qontext.models.retriever import Retriever
-    from qontext.retrieve.encoded.vectors import pooling_of, prompts_of
     from qontext.retrieve.index.load import encoder_of, fit
+    from qontext.retrieve.stored import pooling_of, prompts_of
 
     device, untied = own_device(config.device), config.untied
     name = encoder_of(

@@ -19,8 +19,7 @@ from qontext.frame.kinds import Kind, Kinds
 if TYPE_CHECKING:
     import numpy as np
 
-    from qontext.retrieve.encoded.packed import Windows
-    from qontext.retrieve.encoded.vectors import ArrayVectors, Vectors
+    from qontext.retrieve.stored import Parted
     from qontext.retrieve.where import Condition
 
 Array: TypeAlias = "np.ndarray[Any, Any]"
@@ -31,10 +30,9 @@ BACKENDS = Kinds(
     "qontext.retrieve.index:Backend",
     {
         "bm25": Kind("qontext.retrieve.index.lexical:Bm25Backend", "by words"),
+        "faiss": Kind("qontext.retrieve.index.faiss:Faiss", "any index of faiss, by its factory string"),
         "faiss-hnsw": Kind("qontext.retrieve.index.faiss:Hnsw", "a graph: fast, as large as the vectors"),
         "faiss-ivfpq": Kind("qontext.retrieve.index.faiss:IvfPq", "compressed vectors: small, less exact"),
-        "int8": Kind("qontext.retrieve.index.quantized:Int8", "8-bit codes, the best scored again: a quarter of the memory"),
-        "binary": Kind("qontext.retrieve.index.quantized:Binary", "1-bit codes, the best scored again: 3 % of the memory"),
         "residual": Kind("qontext.retrieve.index.residual:Residual", "vectors of tokens, 1 or 2 bits for each dimension"),
         "milvus": Kind("qontext.retrieve.index.servers.milvus:Milvus", "a local file or a server, beyond one machine"),
         "postgres": Kind("qontext.retrieve.index.servers.postgres:Postgres", "a table in PostgreSQL with pgvector"),
@@ -54,8 +52,6 @@ class How:
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
     few: int = 0
     """Number of queries up to which the vectors are scanned in NumPy, without torch."""
-    in_memory: bool = False
-    """Read vectors into memory in fp32, on a CPU and if they are not too large: for a server, which converts them once."""
 
 
 class Index(ABC):
@@ -106,7 +102,7 @@ class Index(ABC):
 class StoredVectors(Index):
     """Base of indexes that search the vectors of `encode` as they are."""
 
-    vectors: Vectors | Windows | ArrayVectors
+    vectors: Parted
 
     @property
     def dimension(self) -> int:
@@ -149,8 +145,7 @@ class Backend(ABC):
     def build(cls, source: Any, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
         """Write the index into `work`; returns the number of passages.
 
-        `source` is a `qontext.retrieve.encoded.vectors.Vectors`; where the backend reads tokens, a `MultiVectors` of
-        `encoded.packed`; where it reads texts, an iterator of passages.
+        `source` is a `qontext.retrieve.stored.Encoded`; where the backend reads texts, an iterator of passages.
         `advance` is called with the number of vectors that are done.
         """
 
@@ -161,25 +156,15 @@ class Backend(ABC):
 
 
 def check_found(results: Any, index: Index, queries: int, k: int) -> tuple[Array, Array]:
-    """The result of `search`, after a check of the contract."""
+    """The result of `search`, after a check of the contract: integers and floats of one shape, [queries, ≤ k]."""
     import numpy as np
 
-    name = f"search of {type(index).__name__} returned"
-    try:
-        numbers, scores = results
-        forms = np.asarray(numbers), np.asarray(scores)
-    except (TypeError, ValueError):
-        raise QontextError(f"{name} no pair of arrays", remedy="Return (places, scores).") from None
-    if forms[0].dtype.kind not in "iu" or forms[1].dtype.kind != "f":
-        kinds = " and ".join(str(form.dtype) for form in forms)
+    numbers, scores = map(np.asarray, results)
+    is_whole = numbers.dtype.kind in "iu" and scores.dtype.kind == "f"
+    if not is_whole or numbers.shape != scores.shape or len(numbers) != queries or numbers.shape[1] > k:
         raise QontextError(
-            f"{name} arrays of {kinds}", remedy="Return places, as integers, then scores, as floats."
+            f"search of {type(index).__name__} returned arrays of {numbers.dtype} {list(numbers.shape)} and "
+            f"{scores.dtype} {list(scores.shape)}",
+            remedy=f"Return places, as integers, and scores, as floats, of the shape [{queries}, {k}].",
         )
-    shape = forms[0].shape
-    if shape != forms[1].shape or len(shape) != 2 or shape[0] != queries or shape[1] > k:
-        shapes = " and ".join(str(list(form.shape)) for form in forms)
-        raise QontextError(
-            f"{name} arrays of shapes {shapes}, expected [{queries}, {k}]",
-            remedy="Fill a row with fewer results with -1.",
-        )
-    return forms
+    return numbers, scores

@@ -22,9 +22,8 @@ from qontext.retrieve.index import BACKENDS, PARTIAL
 from qontext.retrieve.index.servers.addresses import password_of
 
 if TYPE_CHECKING:
-    from qontext.retrieve.encoded.packed import MultiVectors
-    from qontext.retrieve.encoded.vectors import Vectors
     from qontext.retrieve.index.servers.ingest import Content, Ingest
+    from qontext.retrieve.stored import Encoded
 
 BUILT = f"{PARTIAL}/built.json"
 """Stands for an index that was built in one go."""
@@ -62,12 +61,10 @@ class Build(Parts[IndexConfig]):
         self.reads_texts = self.backend.reads == "texts"
 
     @cached_property
-    def vectors(self) -> Vectors | MultiVectors:
-        from qontext.retrieve.encoded.packed import open_tokens
-        from qontext.retrieve.encoded.vectors import open_vectors
+    def vectors(self) -> Encoded:
+        from qontext.retrieve.stored import open_stored
 
-        open_source = open_tokens if self.backend.reads == "tokens" else open_vectors
-        vectors = open_source(self.config.source)
+        vectors = open_stored(self.config.source, "tokens" if self.backend.reads == "tokens" else "vector")
         if vectors.artifact.config["kind"] != "passage":
             raise QontextError("holds vectors of queries, not of passages", place=self.config.source)
         return vectors
@@ -75,12 +72,10 @@ class Build(Parts[IndexConfig]):
     @cached_property
     def ingest(self) -> Ingest | None:
         """The rows of a collection on a server; None for what is built in one go."""
-        from qontext.retrieve.encoded.vectors import Vectors
         from qontext.retrieve.index.servers.ingest import Ingest
 
         if not self.config.is_divisible:
             return None
-        assert isinstance(self.vectors, Vectors)
         return Ingest(self.vectors, self.work, self.options)
 
     def plan(self) -> list[Part]:
@@ -111,7 +106,7 @@ class Build(Parts[IndexConfig]):
                 self.ingest.write(store, part.number, content)
             self.advance(part.size)
         else:
-            self.work.write_json(BUILT, {"passages": _checked(self._build(), self.config.backend)})
+            self.work.write_json(BUILT, {"passages": self._build()})
         return {}
 
     def _build(self) -> Any:
@@ -125,7 +120,7 @@ class Build(Parts[IndexConfig]):
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.frame.inputs import rebased
-        from qontext.retrieve.encoded.vectors import pooling_of, prompts_of, write_ids
+        from qontext.retrieve.stored import pooling_of, prompts_of, write_ids
 
         if self.ingest is None:
             passages = read_json(self.work.path / BUILT, dict[str, int])["passages"]
@@ -147,16 +142,6 @@ class Build(Parts[IndexConfig]):
 
     def _store(self) -> Any:
         return self.backend.store(self.vectors, self.work, self.options)
-
-
-def _checked(count: Any, backend: str) -> int:
-    """The result of `build`; refused if it is not a number."""
-    if not isinstance(count, int):
-        raise QontextError(
-            f"build of the backend {backend} returned a {type(count).__name__}",
-            remedy="Return the number of passages.",
-        )
-    return count
 
 
 STAGE = Stage(

@@ -30,9 +30,8 @@ from qontext.models.packed import Packed
 from qontext.models.precision import own_device, resolve_device
 from qontext.models.products import scores
 from qontext.models.representations.tokens import max_similarity
-from qontext.retrieve.encoded.packed import Windows
-from qontext.retrieve.encoded.vectors import ArrayVectors, Encoded, Vectors
 from qontext.retrieve.index import Array, How, Index, StoredVectors
+from qontext.retrieve.stored import Encoded, Parted, rows_of
 
 _MULTIPLE = 64
 """Blocks are padded to multiples of this, so that every score comes from the same inner loop of the matrix
@@ -42,6 +41,7 @@ _FEW = 8
 _GROUP = 16
 """Scores of which only the greatest is looked at first."""
 _BLOCK = 16_384
+_SCORING = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 Score: TypeAlias = Callable[[Tensor], Tensor]
 """Some of the queries → their scores with a block, [Q, B]; valid until the next call."""
@@ -83,23 +83,21 @@ class BlockIndex(Index):
 
 
 class ExactIndex(BlockIndex, StoredVectors):
-    """Search over one vector of each passage."""
+    """Search over the vectors of passages, or of their windows: a passage's score is then that of its best window."""
 
     def __init__(
-        self,
-        vectors: Vectors | ArrayVectors,
-        *,
-        device: str = "auto",
-        scoring: torch.dtype = torch.float32,
+        self, vectors: Parted, *, device: str = "auto", scoring: torch.dtype = torch.float32
     ) -> None:
-        self.vectors: Vectors | ArrayVectors = vectors
-        self.scoring, self.device = scoring, resolve_device(device)
-        self.width = 4_096 if self.device.type != "cpu" else 1_024
+        self.vectors = vectors
+        self.has_windows = isinstance(vectors.parts[0], Packed)
+        self.scoring = torch.float32 if self.has_windows else scoring
+        self.device = resolve_device(device)
+        self.width = 4_096 if self.device.type != "cpu" and not self.has_windows else 1_024
 
     @classmethod
-    def open(cls, vectors: Vectors | ArrayVectors, how: How) -> ExactIndex:
-        scoring = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}[how.scoring]
-        return cls(vectors, device=own_device(how.device), scoring=scoring)
+    def open(cls, vectors: Parted, how: How) -> ExactIndex:
+        """The index on the device of `how`."""
+        return cls(vectors, device=own_device(how.device), scoring=getattr(torch, _SCORING[how.scoring]))
 
     def _search(self, queries: Tensor, k: int, rows: Array | None) -> tuple[Array, Array]:
         if self.scoring == torch.float32:
@@ -110,9 +108,16 @@ class ExactIndex(BlockIndex, StoredVectors):
 
     def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
         assert self.width is not None
-        room = torch.empty(self.width * _BLOCK, dtype=self.scoring, device=self.device)
-        for numbers_B, block_BD in self._vectors(rows):
-            count, block = len(numbers_B), padded(block_BD.to(self.scoring))
+        room = torch.empty(
+            0 if self.has_windows else self.width * _BLOCK, dtype=self.scoring, device=self.device
+        )
+        for numbers_B, block_WD, lengths_B in self._vectors(rows):
+            count = len(numbers_B)
+            if lengths_B is not None:
+                yield numbers_B, partial(greatest, block_WD=block_WD, lengths_B=lengths_B)
+                self.advance(count)
+                continue
+            block = padded(block_WD.to(self.scoring))
 
             def score(queries: Tensor, block: Tensor = block, count: int = count) -> Tensor:
                 some = padded(queries.to(self.scoring), _FEW if len(queries) < _MULTIPLE else _MULTIPLE)
@@ -125,24 +130,32 @@ class ExactIndex(BlockIndex, StoredVectors):
             yield pad(numbers_B, (0, len(block) - count), value=-1), score
             self.advance(count)
 
-    def _vectors(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor]]:
+    def _vectors(self, rows: Array | None) -> Iterator[tuple[Tensor, Tensor, Tensor | None]]:
+        """(numbers [B], vectors in fp32, how many each passage has if they are windows) of each block."""
         for numbers, part in self.vectors.blocks():
-            for start in range(0, len(part), _BLOCK):
-                these, vectors = numbers[start : start + _BLOCK], part[start : start + _BLOCK]
+            last = 0
+            while last < len(part):
+                begin, last = last, last + _BLOCK
+                if isinstance(part, Packed):  # at least one passage, and no more windows than fit
+                    end = np.searchsorted(part.starts, part.starts[begin] + _BLOCK, side="right") - 1
+                    last = max(begin + 1, int(end))
+                these, some = numbers[begin:last], part[begin:last]
                 if rows is not None:
-                    these, vectors = these[rows[these]], vectors[rows[these]]
+                    these, some = these[rows[these]], rows_of(some, np.flatnonzero(rows[these]))
                     if not len(these):
                         continue
-                block = tensor_over(vectors).to(self.device).float()
+                values = some.values if isinstance(some, Packed) else some
+                block = tensor_over(values).to(self.device).float()
                 if not block.sum().isfinite():  # one pass; a sum may overflow though its terms are finite
-                    self.vectors.check_rows(these, block.isfinite().all(1).cpu().numpy())
-                yield tensor_over(these).to(self.device), block
+                    self.vectors.check_rows(these, some)
+                lengths = torch.from_numpy(some.lengths).to(self.device) if isinstance(some, Packed) else None
+                yield tensor_over(these).to(self.device), block, lengths
 
     def _rescored(self, queries_QD: Tensor, coarse: Best, rows: Array | None) -> Array:
         """[Q, C] the survivors' scores in fp32. The number -1 stands for none."""
         numbers, entries = coarse.numbers.flatten().sort()
         exact = torch.full_like(coarse.scores, -torch.inf)
-        for numbers_B, block_BD in self._vectors(rows):
+        for numbers_B, block_BD, _ in self._vectors(rows):
             first = torch.searchsorted(numbers, numbers_B)
             count = torch.searchsorted(numbers, numbers_B, right=True) - first
             passage = torch.repeat_interleave(count)  # of each entry whose passage is in the block
@@ -154,52 +167,6 @@ class ExactIndex(BlockIndex, StoredVectors):
             exact.view(-1)[here] = _dots(queries_QD, block_BD, query, passage[order])
         rescored: Array = exact.cpu().numpy()
         return rescored
-
-
-class WindowIndex(BlockIndex, StoredVectors):
-    """Search over the windows that `encode --window` wrote: a passage's score is that of its best window."""
-
-    def __init__(self, windows: Windows, *, device: str = "auto") -> None:
-        self.vectors: Windows = windows
-        self.device = resolve_device(device)
-
-    @classmethod
-    def open(cls, windows: Windows, how: How) -> WindowIndex:
-        return cls(windows, device=own_device(how.device))
-
-    def _blocks(self, rows: Array | None) -> Iterator[tuple[Tensor, Score]]:
-        for numbers, packed in self._windows(rows):
-            block_WD = tensor_over(packed.values).to(self.device).float()
-            lengths = torch.from_numpy(packed.lengths).to(self.device)
-
-            def score(
-                queries: Tensor,
-                block_WD: Tensor = block_WD,
-                lengths: Tensor = lengths,
-                numbers: Array = numbers,
-                packed: Packed = packed,
-            ) -> Tensor:
-                scores_QB = greatest(queries, block_WD, lengths)
-                if not scores_QB.sum().isfinite():
-                    self.vectors.check_passages(numbers, packed)
-                return scores_QB
-
-            yield torch.from_numpy(numbers).to(self.device), score
-            self.advance(len(numbers))
-
-    def _windows(self, rows: Array | None) -> Iterator[tuple[Array, Packed]]:
-        """(numbers [B], their windows), of about a block's size."""
-        for numbers, packed in self.vectors.blocks():
-            first = 0
-            while first < len(packed):
-                end = np.searchsorted(packed.starts, packed.starts[first] + _BLOCK, side="right") - 1
-                last = max(first + 1, int(end))
-                these, windows = numbers[first:last], packed[first:last]
-                first = last
-                if rows is not None:
-                    these, windows = these[rows[these]], windows.take(np.flatnonzero(rows[these]))
-                if len(these):
-                    yield these, windows
 
 
 def greatest(queries_QD: Tensor, block_WD: Tensor, lengths_B: Tensor) -> Tensor:

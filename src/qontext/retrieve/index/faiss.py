@@ -1,4 +1,4 @@
-"""Approximate search with faiss: a graph (HNSW), or inverted lists of compressed vectors (IVF-PQ).
+"""Approximate search with faiss: a graph, inverted lists, compressed vectors, whatever `faiss.index_factory` builds.
 
 Shapes: P passages, Q queries, D dimensions.
 """
@@ -7,20 +7,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from pydantic import Field
 
+from qontext.frame import config
 from qontext.frame.artifacts import Artifact, Workdir
-from qontext.frame.config import Options
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.files import damaged, opening, read_array, require_regular
-from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array, Backend, Index
+from qontext.retrieve.stored import Encoded, read_ids, save_array
 
 FILE, NUMBERS = "index.faiss", "numbers.npy"
-_TRAINING_PER_LIST = 64
+_SAMPLE = 1 << 18
+"""Vectors from which a compression and lists are learned, at most."""
 
 
 class FaissIndex(Index):
@@ -39,42 +40,68 @@ class FaissIndex(Index):
 
     def search(self, queries_QD: Array, k: int, rows: Array | None = None) -> tuple[Array, Array]:
         queries = np.ascontiguousarray(queries_QD, np.float32)
-        if rows is None:
-            scores, places = self.index.search(queries, min(k, self.index.ntotal))
-        else:
-            scores, places = self._among(queries, min(k, int(rows.sum())), rows[self._numbers])
+        k = min(k, self.index.ntotal if rows is None else int(rows.sum()))
+        if not k:
+            return np.empty((len(queries), 0), np.int64), np.empty((len(queries), 0), np.float32)
+        index, how = self.index, None
+        if rows is not None:
+            index, how = _among(_faiss(), index, np.packbits(rows[self._numbers], bitorder="little"))
+        scores, places = index.search(queries, k, params=how)
         numbers = np.where(places >= 0, self._numbers[places], -1)
         order = np.lexsort((numbers, -scores), axis=1)
         return np.take_along_axis(numbers, order, 1), np.take_along_axis(scores, order, 1)
 
-    def _among(self, queries_QD: Array, k: int, chosen_P: Array) -> tuple[Array, Array]:
-        """The best of some places, all of which are compared: a graph or a few cells may not lead to them."""
-        if not k:
-            return np.empty((len(queries_QD), 0), np.float32), np.empty((len(queries_QD), 0), np.int64)
-        faiss = _faiss()
-        bits = np.packbits(chosen_P, bitorder="little")
-        selector = faiss.IDSelectorBitmap(bits)
-        index = faiss.downcast_index(self.index)
-        if hasattr(index, "hnsw"):
-            index, parameters = faiss.downcast_index(index.storage), faiss.SearchParameters(sel=selector)
-        else:
-            parameters = faiss.SearchParametersIVF(sel=selector, nprobe=index.nlist)
-        scores, places = index.search(queries_QD, k, params=parameters)
-        return scores, places
+
+def _among(faiss: Any, index: Any, bits: Array) -> tuple[Any, Any]:
+    """The index, and parameters with which it compares all places of these bits: a graph or a few lists may not lead to
+    them."""
+    index, selector = faiss.downcast_index(index), faiss.IDSelectorBitmap(bits)
+    if hasattr(index, "hnsw"):
+        return faiss.downcast_index(index.storage), faiss.SearchParameters(sel=selector)
+    if isinstance(index, faiss.IndexRefine):
+        how = _among(faiss, index.base_index, bits)[1]
+        return index, faiss.IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=how)
+    if isinstance(index, faiss.IndexPreTransform):
+        how = _among(faiss, index.index, bits)[1]
+        return index, faiss.SearchParametersPreTransform(index_params=how)
+    if isinstance(index, faiss.IndexIVF):
+        return index, faiss.SearchParametersIVF(sel=selector, nprobe=index.nlist)
+    return index, faiss.SearchParameters(sel=selector)
+
+
+class FaissOptions(config.Options):
+    factory: str = "HNSW32"
+    """The index in the language of faiss.index_factory: HNSW32 (a graph), IVF4096,PQ48 (lists of compressed vectors),
+    SQ8,RFlat (8 bits per dimension, the best scored again), RaBitQ,RFlat (1 bit)."""
+
+    parameters: str = ""
+    """Parameters of building and search in the language of faiss.ParameterSpace, such as efSearch=200, nprobe=32 or
+    k_factor_rf=4 (candidates per result that are scored again)."""
 
 
 class Faiss(Backend):
-    """The base of both kinds: an empty index to begin with, filled block by block."""
+    """An index that is trained on a sample, and filled block by block."""
+
+    Options: ClassVar[type[config.Options]] = FaissOptions
 
     @classmethod
-    def empty(cls, faiss: Any, vectors: Vectors, options: Any) -> Any:
-        """The index, trained if it needs that, without vectors."""
-        raise NotImplementedError
+    def recipe(cls, vectors: Encoded, options: Any) -> tuple[str, str]:
+        """The factory string and the parameters."""
+        return options.factory, options.parameters
 
     @classmethod
-    def build(cls, source: Vectors, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
+    def build(cls, source: Encoded, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
         faiss = _faiss()
-        index = cls.empty(faiss, source, options)
+        factory, parameters = cls.recipe(source, options)
+        try:
+            index = faiss.index_factory(source.dimension, factory, faiss.METRIC_INNER_PRODUCT)
+            if parameters:
+                faiss.ParameterSpace().set_index_parameters(index, parameters)
+            if not index.is_trained:
+                step = max(1, len(source) // _SAMPLE)
+                index.train(np.concatenate([np.asarray(part[::step], np.float32) for part in source.parts]))
+        except RuntimeError as error:
+            raise QontextError(f"faiss cannot build {factory!r}: {error}") from None
         for _, part in source.blocks():
             for start in range(0, len(part), 16_384):
                 rows = np.asarray(part[start : start + 16_384], np.float32)
@@ -82,8 +109,7 @@ class Faiss(Backend):
                 advance(len(rows))
         with work.write(FILE) as path:
             faiss.write_index(index, str(path))
-        with work.write(NUMBERS) as path, path.open("wb") as file:
-            np.save(file, np.concatenate(source.part_numbers), allow_pickle=False)
+        save_array(work, NUMBERS, np.concatenate(source.part_numbers))
         return len(source)
 
     @classmethod
@@ -91,17 +117,15 @@ class Faiss(Backend):
         faiss, folder = _faiss(), artifact.path
         require_regular(folder / FILE)
         with opening(folder / FILE, "a readable faiss index"):
-            index = faiss.read_index(str(folder / FILE))
+            index = faiss.read_index(str(folder / FILE), faiss.IO_FLAG_MMAP_IFC)
         ids = read_ids(folder)
         numbers = read_array(folder / NUMBERS, "i", shape=(len(ids),), mapped=False)
         if index.ntotal != len(ids):
             raise damaged(folder / FILE, f"it holds {index.ntotal:,} vectors for {len(ids):,} ids")
-        if len(ids) and not 0 <= numbers.min() <= numbers.max() < len(ids):
-            raise damaged(folder / NUMBERS, f"its numbers are not below {len(ids):,}")
         return FaissIndex(index, numbers, ids)
 
 
-class HnswOptions(Options):
+class HnswOptions(config.Options):
     neighbors: int = Field(32, ge=2)
     """Links per vector (M). More: higher recall, slower and larger."""
 
@@ -115,13 +139,11 @@ class Hnsw(Faiss):
     Options = HnswOptions
 
     @classmethod
-    def empty(cls, faiss: Any, vectors: Vectors, options: HnswOptions) -> Any:
-        index = faiss.IndexHNSWFlat(vectors.dimension, options.neighbors, faiss.METRIC_INNER_PRODUCT)
-        index.hnsw.efConstruction = index.hnsw.efSearch = options.effort
-        return index
+    def recipe(cls, vectors: Encoded, options: Any) -> tuple[str, str]:
+        return f"HNSW{options.neighbors}", f"efConstruction={options.effort},efSearch={options.effort}"
 
 
-class IvfPqOptions(Options):
+class IvfPqOptions(config.Options):
     lists: int | None = Field(None, ge=1)
     """Cells into which vectors are sorted; by default four times the root of their number."""
 
@@ -138,29 +160,11 @@ class IvfPq(Faiss):
     Options = IvfPqOptions
 
     @classmethod
-    def empty(cls, faiss: Any, vectors: Vectors, options: IvfPqOptions) -> Any:
-        if vectors.dimension % options.code_bytes:
-            raise QontextError(
-                f"--code-bytes {options.code_bytes} does not divide the {vectors.dimension} dimensions of the vectors"
-            )
-        lists = min(options.lists or int(4 * math.sqrt(len(vectors))), max(1, len(vectors) // 39))
-        if len(vectors) < 256:
-            raise QontextError(
-                f"{len(vectors)} vectors are too few to learn a compression from (256 at least)",
-                place=vectors.artifact.path,
-                remedy="Search the vectors themselves: that is exact, and fast at this size.",
-            )
-        flat, measure = faiss.IndexFlatIP(vectors.dimension), faiss.METRIC_INNER_PRODUCT
-        index = faiss.IndexIVFPQ(flat, vectors.dimension, lists, options.code_bytes, 8, measure)
-        index.train(_sample(vectors, max(lists * _TRAINING_PER_LIST, 256 * _TRAINING_PER_LIST)))
-        index.nprobe = min(options.probes, lists)
-        return index
-
-
-def _sample(vectors: Vectors, count: int) -> Array:
-    """Evenly spaced rows of all parts, in fp32."""
-    step = max(1, len(vectors) // count)
-    return np.concatenate([np.asarray(part[::step], np.float32) for part in vectors.parts])
+    def recipe(cls, vectors: Encoded, options: Any) -> tuple[str, str]:
+        most = max(1, len(vectors) // 39)  # faiss wants that many for each list
+        lists = min(options.lists or int(4 * math.sqrt(len(vectors))), most)
+        # np: no polysemous training, a slow search for codes that nothing here reads.
+        return f"IVF{lists},PQ{options.code_bytes}np", f"nprobe={min(options.probes, lists)}"
 
 
 def _faiss() -> Any:

@@ -71,7 +71,7 @@ class Bm25Backend(Backend):
     @classmethod
     def build(cls, source: Any, work: Workdir, options: Bm25Options, advance: Callable[[int], None]) -> int:
         from qontext.retrieve.bm25 import Bm25
-        from qontext.retrieve.encoded.vectors import read_ids
+        from qontext.retrieve.stored import read_ids
 
         if not work.has(FOLDER):
             with work.write_folder(FOLDER) as folder:

@@ -1,4 +1,4 @@
-"""Opens what `search` is given: vectors, an index or packed representations."""
+"""Opens what is searched: vectors, an index or packed representations."""
 
 from __future__ import annotations
 
@@ -6,28 +6,15 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from qontext.frame.artifacts import CLAIM, META, Artifact, InputEntry, is_artifact, open_artifact
+from qontext.frame.artifacts import META, Artifact, InputEntry, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import digest_of, find
 from qontext.frame.kinds import resolve
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
-from qontext.retrieve.encoded.packed import open_packed, open_stored
-from qontext.retrieve.encoded.vectors import TOKEN_BITS, ArrayVectors, representation_of
 from qontext.retrieve.index import BACKENDS, Array, Backend, How, Index
-from qontext.retrieve.index.flat import ScanIndex, exact_index
-
-
-def open_searchable(path: Path | str) -> Artifact:
-    """The artifact at `path`, which is at least a directory that qontext made."""
-    place = Path(path)
-    if place.is_file() or (place.is_dir() and not is_artifact(place) and not (place / CLAIM).exists()):
-        raise QontextError(
-            "not searchable",
-            place=path,
-            remedy="Give the output of 'qontext encode' or 'qontext index'; --bm25 searches passages by words.",
-        )
-    return open_artifact(path)
+from qontext.retrieve.index.flat import FlatIndex
+from qontext.retrieve.stored import ArrayVectors, form_of, open_stored, representation_of
 
 
 def packed_index(representation: str) -> Any:
@@ -48,34 +35,30 @@ def index_of_arrays(ids: Array, encoded: Array | Packed, representation: str, di
     if isinstance(encoded, Packed):
         index: Index = packed_index(representation).of(ids, encoded, dimension)
         return index
-    return ScanIndex(ArrayVectors([encoded], ids))
+    return FlatIndex(ArrayVectors([encoded], ids))
 
 
 def open_index(path: Path | str, how: How | None = None) -> tuple[Index, dict[str, str] | None]:
     """The index at `path`, and the encoder that made its vectors, as its description has it; None for an index of texts."""
-    return _open(open_searchable(path), how or How())
+    return _open(open_artifact(path), how or How())
 
 
 def _open(artifact: Artifact, how: How) -> tuple[Index, dict[str, str] | None]:
-    path = artifact.path
     if artifact.verb == "encode":
         if artifact.config["kind"] != "passage":
-            raise QontextError("holds vectors of queries, not of passages", place=path)
-        if (representation := representation_of(artifact)) in ("vector", "windows"):
-            vectors = open_stored(path)
-            return exact_index(vectors, how), vectors.encoder
-        if representation == TOKEN_BITS:
-            raise QontextError(
-                "holds bits of tokens, which are too many to search",
-                place=path,
-                remedy="Rerank the results of another search: 'qontext rerank RUN --tokens PATH'.",
-            )
-        encoded = open_packed(path)
-        return packed_index(representation).open(encoded, how), encoded.encoder
+            raise QontextError("holds vectors of queries, not of passages", place=artifact.path)
+        stored = open_stored(artifact.path)
+        if form_of(artifact) not in ("vector", "windows"):
+            return packed_index(representation_of(artifact)).open(stored, how), stored.encoder
+        if how.few:
+            return FlatIndex(stored, how), stored.encoder
+        from qontext.retrieve.index.exact import ExactIndex
+
+        return ExactIndex.open(stored, how), stored.encoder
     if artifact.verb != "index":
         raise QontextError(
             f"not searchable: it was written by 'qontext {artifact.verb}'",
-            place=path,
+            place=artifact.path,
             remedy="Give the output of 'qontext encode' or 'qontext index'.",
         )
     backend = _backend(artifact)
@@ -120,9 +103,11 @@ def passage_length(artifact: Artifact) -> int | None:
 
 def fit(retriever: Any, index: Index, name: str, *, untied: bool = False) -> None:
     """Cut the vectors of a retriever to the dimensions of an index; refuse one whose queries the index cannot search."""
-    remedy = "Search with the encoder that encoded the passages."
+    representation, remedy = (
+        retriever.layout.representation,
+        "Search with the encoder that encoded the passages.",
+    )
     searched = index.tag if index.reads == "packed" else "vector"
-    representation = retriever.layout.representation
     if not reads(index, representation):
         raise QontextError(
             f"is an encoder of the representation {representation!r}, the index is of {searched!r}",
@@ -141,16 +126,11 @@ def fit(retriever: Any, index: Index, name: str, *, untied: bool = False) -> Non
 
 def is_for_one_process(path: Path | str) -> bool:
     """True if only one process at a time can search what is at `path`."""
-    artifact = open_searchable(path)
+    artifact = open_artifact(path)
     return artifact.verb == "index" and _backend(artifact).is_for_one_process(artifact)
 
 
 def _backend(artifact: Artifact) -> type[Backend]:
-    try:
-        backend: type[Backend] = BACKENDS.load(
-            artifact.config.take("backend", str), place=artifact.path / META
-        )
-    except QontextError as error:
-        place = error.place or artifact.path
-        raise type(error)(error.message, place=place, remedy=error.remedy) from None
+    name = artifact.config.take("backend", str)
+    backend: type[Backend] = BACKENDS.load(name, place=artifact.path / META)
     return backend

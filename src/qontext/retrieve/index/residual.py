@@ -34,11 +34,10 @@ from qontext.frame.config import Options, Seed
 from qontext.frame.files import damaged, read_array, read_json
 from qontext.models.packed import Packed
 from qontext.models.precision import resolve_device
-from qontext.retrieve.encoded.packed import MultiVectors
-from qontext.retrieve.encoded.vectors import read_ids
 from qontext.retrieve.index import Array, Backend, Index
 from qontext.retrieve.index.exact import TokenIndex, greatest
 from qontext.retrieve.index.flat import first
+from qontext.retrieve.stored import Encoded, read_ids, save_array
 from qontext.training.k_means import k_means, nearest
 from qontext.training.randomness import permuted
 
@@ -136,7 +135,7 @@ class Codec:
         return vectors_ND
 
     def write(self, work: Workdir) -> None:
-        _save(work, CENTROIDS, self.centroids_CD)
+        save_array(work, CENTROIDS, self.centroids_CD)
         numbers = {"edges": self.edges.tolist(), "values": self.values.tolist()}
         work.write_json(CODEC, {**numbers, "normalized": self.normalized})
 
@@ -242,7 +241,7 @@ class Residual(Backend):
 
     @classmethod
     def build(
-        cls, source: MultiVectors, work: Workdir, options: ResidualOptions, advance: Callable[[int], None]
+        cls, source: Encoded, work: Workdir, options: ResidualOptions, advance: Callable[[int], None]
     ) -> int:
         device = resolve_device()
         if not work.has(CODEC):
@@ -268,7 +267,7 @@ class Residual(Backend):
                     advance(len(some))
             tokens.flush()
             residuals.flush()
-        _save(work, STARTS, starts)
+        save_array(work, STARTS, starts)
         _write_lists(work, Packed(starts, read_array(work.path / TOKENS, "u")), len(codec.centroids_CD))
         return len(source)
 
@@ -292,7 +291,7 @@ class Residual(Backend):
         return ResidualIndex(ids, codec, *packed, probes, candidates)
 
 
-def _codec(source: MultiVectors, options: ResidualOptions, device: torch.device) -> Codec:
+def _codec(source: Encoded, options: ResidualOptions, device: torch.device) -> Codec:
     """The centroids and buckets of an `encode` artifact."""
     tokens = sum(len(part.values) for part in source.parts)
     count = min(options.centroids or default_centroids(tokens), tokens)
@@ -301,7 +300,7 @@ def _codec(source: MultiVectors, options: ResidualOptions, device: torch.device)
     return Codec.fit(means_CD, sample(source, _FOR_BUCKETS, options.seed, 1), options.bits, device)
 
 
-def sample(source: MultiVectors, count: int, seed: int, draw: int) -> Array:
+def sample(source: Encoded, count: int, seed: int, draw: int) -> Array:
     """[N, D] at most `count` token vectors in random order, in fp32."""
     sizes = [len(part.values) for part in source.parts]
     tokens, ends = sum(sizes), np.cumsum(sizes)
@@ -329,7 +328,7 @@ def _write_lists(work: Workdir, tokens: Packed, centroids: int) -> None:
             lists[free[centroid] + np.arange(len(centroid)) - np.searchsorted(centroid, centroid)] = passage
             free += np.bincount(centroid, minlength=centroids)
         lists.flush()
-    _save(work, LIST_STARTS, starts)
+    save_array(work, LIST_STARTS, starts)
 
 
 def _pairs(tokens: Packed) -> Iterator[tuple[Array, Array]]:
@@ -339,8 +338,3 @@ def _pairs(tokens: Packed) -> Iterator[tuple[Array, Array]]:
         passages = np.repeat(np.arange(start, start + len(some)), some.lengths)
         pairs = np.unique(some.values.astype(np.int64) * len(tokens) + passages)
         yield pairs // len(tokens), pairs % len(tokens)
-
-
-def _save(work: Workdir, name: str, array: Array) -> None:
-    with work.write(name) as path, path.open("wb") as file:
-        np.save(file, array, allow_pickle=False)

@@ -14,12 +14,11 @@ import numpy as np
 import torch
 
 from qontext.models.packed import Packed
-from qontext.retrieve.encoded.packed import postings_of
-from qontext.retrieve.encoded.postings import Postings
-from qontext.retrieve.encoded.vectors import Encoded
 from qontext.retrieve.index import Array, How, Index
 from qontext.retrieve.index.exact import tensor_over
 from qontext.retrieve.index.flat import first
+from qontext.retrieve.index.postings import Postings, postings_of
+from qontext.retrieve.stored import Encoded
 
 
 class SparseIndex(Index):

@@ -20,9 +20,9 @@ from qontext.frame.artifacts import Artifact
 from qontext.frame.config import Input, Machine, Options
 from qontext.frame.errors import QontextError
 from qontext.frame.files import damaged
-from qontext.retrieve.encoded.passage_texts import TextRow
 from qontext.retrieve.index import Array, Index
 from qontext.retrieve.index.servers.addresses import clean_settings
+from qontext.retrieve.index.servers.passage_texts import TextRow
 
 KEYS = "keys.parquet"
 _KEYS = pa.schema(

@@ -1,4 +1,4 @@
-"""Vectors → the rows of a collection on a server, part by part, by one process or many.
+"""Encoded → the rows of a collection on a server, part by part, by one process or many.
 
     claim   make the collection this build's own, and plan the key of each passage: once, whoever comes first
     read    the rows of one part that are new or changed
@@ -28,10 +28,10 @@ from qontext.frame import artifacts
 from qontext.frame.artifacts import CLAIM, Artifact, Workdir, is_artifact, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.files import digest_of, read_array, read_json
-from qontext.retrieve.encoded.passage_texts import PassageTexts, TextRow
-from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import PARTIAL, Array, Backend
 from qontext.retrieve.index.servers.base import KEYS, RowKeys, ServerStore, StoredRows, read_keys
+from qontext.retrieve.index.servers.passage_texts import PassageTexts, TextRow
+from qontext.retrieve.stored import Encoded, read_ids
 from qontext.retrieve.where import passages_of
 
 OWNED = "logs/collection.json"
@@ -46,12 +46,12 @@ class ServerBackend(Backend):
     @classmethod
     @abstractmethod
     def store(
-        cls, source: Vectors, work: Workdir, options: Any
+        cls, source: Encoded, work: Workdir, options: Any
     ) -> contextlib.AbstractContextManager[ServerStore]:
         """The collection, over a connection of its own."""
 
     @classmethod
-    def build(cls, source: Vectors, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
+    def build(cls, source: Encoded, work: Workdir, options: Any, advance: Callable[[int], None]) -> int:
         """All parts over one connection."""
         with cls.store(source, work, options) as store:
             rows = Ingest(source, work, options)
@@ -78,7 +78,7 @@ class Content(NamedTuple):
 class Ingest:
     """The rows of one build."""
 
-    def __init__(self, source: Vectors, work: Workdir, options: Any) -> None:
+    def __init__(self, source: Encoded, work: Workdir, options: Any) -> None:
         self.source, self.work, self.options = source, work, options
 
     @cached_property

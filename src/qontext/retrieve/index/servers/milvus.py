@@ -24,7 +24,6 @@ from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Asks
 from qontext.frame.errors import QontextError, missing_extra
 from qontext.frame.files import damaged, raise_disk_error
-from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array
 from qontext.retrieve.index.servers.addresses import milvus as demands
 from qontext.retrieve.index.servers.addresses import password_of, token
@@ -41,6 +40,7 @@ from qontext.retrieve.index.servers.base import (
 from qontext.retrieve.index.servers.conditions import milvus as translate
 from qontext.retrieve.index.servers.conditions import milvus_keys as conditions_of
 from qontext.retrieve.index.servers.ingest import ServerBackend
+from qontext.retrieve.stored import Encoded, read_ids
 
 if TYPE_CHECKING:
     from qontext.retrieve.where import Condition
@@ -126,7 +126,7 @@ def _merge(keys_QK: Array, scores_QK: Array, hits_of_queries: Any) -> None:
 class MilvusCollection(ServerStore):
     """A collection on a server, or in a local database."""
 
-    def __init__(self, client: Any, source: Vectors, options: MilvusOptions) -> None:
+    def __init__(self, client: Any, source: Encoded, options: MilvusOptions) -> None:
         self.client, self.source, self.options = client, source, options
         self.name = options.collection
         self.place = f"the collection {self.name!r}" + (f" at {options.uri}" if options.uri else "")
@@ -226,7 +226,7 @@ class Milvus(ServerBackend):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Vectors, work: Workdir, options: MilvusOptions) -> Iterator[ServerStore]:
+    def store(cls, source: Encoded, work: Workdir, options: MilvusOptions) -> Iterator[ServerStore]:
         _check(options)
         if options.uri is None:
             # It would serve the files of an earlier index that this process opened.

@@ -24,7 +24,6 @@ from qontext.frame import trust
 from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Asks, Machine
 from qontext.frame.errors import QontextError, first_line, missing_extra
-from qontext.retrieve.encoded.vectors import Vectors, read_ids
 from qontext.retrieve.index import Array
 from qontext.retrieve.index.servers.addresses import password_of
 from qontext.retrieve.index.servers.addresses import postgres as demands
@@ -41,6 +40,7 @@ from qontext.retrieve.index.servers.base import (
 from qontext.retrieve.index.servers.conditions import postgres as translate
 from qontext.retrieve.index.servers.conditions import postgres_keys as condition_of
 from qontext.retrieve.index.servers.ingest import ServerBackend
+from qontext.retrieve.stored import Encoded, read_ids
 
 if TYPE_CHECKING:
     from qontext.retrieve.where import Condition
@@ -142,7 +142,7 @@ def _settings(config: Any, k: int, vectors: int, is_filtered: bool, client: Any)
 class PostgresTable(ServerStore):
     """A table, and the table of its build."""
 
-    def __init__(self, client: Any, source: Vectors, options: PostgresOptions) -> None:
+    def __init__(self, client: Any, source: Encoded, options: PostgresOptions) -> None:
         self.client, self.source, self.options = client, source, options
         self.name = options.table
         self.place = f"the table {self.name!r}"
@@ -230,7 +230,7 @@ class Postgres(ServerBackend):
 
     @classmethod
     @contextlib.contextmanager
-    def store(cls, source: Vectors, work: Workdir, options: PostgresOptions) -> Iterator[ServerStore]:
+    def store(cls, source: Encoded, work: Workdir, options: PostgresOptions) -> Iterator[ServerStore]:
         most = _LARGEST["halfvec" if options.halfvec else "vector"]
         if options.kind != "exact" and source.dimension > most:
             is_narrow = source.dimension <= 4_000 and not options.halfvec

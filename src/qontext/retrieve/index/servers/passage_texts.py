@@ -15,7 +15,7 @@ from qontext.data.load import TableRows
 from qontext.data.passage import Passage
 from qontext.data.places import is_table, place_of
 from qontext.frame.errors import QontextError
-from qontext.retrieve.encoded.vectors import Encoded
+from qontext.retrieve.stored import Encoded
 
 
 class TextRow(NamedTuple):

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from qontext.frame.files import damaged, read_array, read_json
+from qontext.models.packed import Packed
 
 Array = np.ndarray[Any, Any]
 DATA, ROWS, STARTS = "data.csc.index.npy", "indices.csc.index.npy", "indptr.csc.index.npy"
@@ -84,6 +85,16 @@ class Postings:
             has = self.rows[np.minimum(at, end - 1)] == wanted
             total[has] += weight * self.data[at[has]].astype(np.float32)
         return total
+
+
+def postings_of(packed: Packed, terms: int) -> Postings:
+    """Rows of weights → where each term occurs, passages in order."""
+    assert packed.terms is not None
+    order = np.argsort(packed.terms, kind="stable")
+    row = np.repeat(np.arange(len(packed)), packed.lengths)
+    small = np.uint16 if len(packed) <= 1 << 16 else np.int32
+    starts = np.concatenate([[0], np.cumsum(np.bincount(packed.terms, minlength=terms))])
+    return Postings(packed.values[order], row[order].astype(small), starts, len(packed))
 
 
 class TermCounts(NamedTuple):

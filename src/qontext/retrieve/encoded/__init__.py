@@ -1,1 +1,0 @@
-"""The output of `encode`, and its readers: vectors, windows, postings, vectors or bits of tokens; and their passages."""
