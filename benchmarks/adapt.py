@@ -38,11 +38,11 @@ import numpy as np
 from qontext import api
 from qontext.adapt import recipes, state, verdict
 from qontext.adapt.config import AdaptConfig, Request
-from qontext.adapt.expectation import BASE, SplitEvidence, evidence, expected
 from qontext.adapt.judgments import POOL
 from qontext.adapt.plan import Plan
 from qontext.adapt.prepare import prepare
 from qontext.adapt.survey import survey
+from qontext.adapt.verdict import BASE, SplitEvidence, evidence, expected
 from qontext.data.collection import load_collection, passage_row
 from qontext.data.lines import write_jsonl
 from qontext.data.runs import read_run
@@ -276,7 +276,7 @@ def with_real_questions(work: Path, steps: Path, sizes: dict[str, Any]) -> Path:
 
 
 def fixed_plan(passages: int, steps: int) -> Plan:
-    return Plan(passages, passages, 32, steps, 0, 0, 1, {"filter": 1.0}, 0, tokens=True)
+    return Plan(passages, passages, 32, steps, 0, 0, 1, 0.0, filters=True, tokens=True)
 
 
 def comparison(generated: Scores, of: Mapping[str, Scores]) -> dict[str, Any]:

@@ -147,9 +147,7 @@ def prepared(data: Path, options: argparse.Namespace) -> tuple[dict[str, Any], R
     request, *_ = prepare(config, replace(survey(config.documents, labeled=True), keep=True))
     count, passages = sizes["questions"]["train"], sizes["passages"]
     finetuned = max(PASSES * count, min(EPOCHS * count, MOST_VISITS)) // BATCH
-    plan = Plan(
-        passages, passages, BATCH, options.steps, finetuned, BATCH, 1, {"filter": 1.0}, 0, tokens=True
-    )
+    plan = Plan(passages, passages, BATCH, options.steps, finetuned, BATCH, 1, 0.0, filters=True, tokens=True)
     return sizes, request, plan
 
 

@@ -66,7 +66,6 @@ def test_real_questions_are_learned_from_imitated_and_judged(
         ("repeated.tsv", b"".join(b"q%d\tOnly  one\n" % n for n in range(20)), r"has too few questions: 1\."),
         ("empty.txt", b"", "contains no queries"),
         ("missing.txt", None, "cannot read queries"),
-        ("binary.log", bytes(range(256)) * 40, "2: is not UTF-8 text"),
         ("cut-off.jsonl", b'{"_id": "q1", "text": "when?"}\n{"_id": "q2", "te', "2: is not JSON"),
         ("folder", "", "has no queries.jsonl"),
     ],

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import pytest
 from tests.tiny import save_llama
@@ -66,21 +65,6 @@ def test_a_chat_model_writes_the_queries(
     assert open_artifact(tmp_path / "made/steps/pretrain").summary["passages"] > 0
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"generator": "keyphrase", "generator_model": "some-model"}, "keyphrase has no model"),
-        ({"generator": "keyphrase", "endpoint": "http://127.0.0.1:1/v1"}, "keyphrase has no endpoint.*llm"),
-        ({"passages": 50}, "is no documentation of packages.*--passages"),
-    ],
-)
-def test_settings_that_nothing_reads_are_refused(
-    reports: Path, small_encoder: Path, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(QontextError, match=message):
-        api.adapt(reports, out=tmp_path / "made", encoder=small_encoder, dry_run=True, **settings)
-
-
 def test_a_generator_of_ones_own_is_planned_with(
     reports: Path,
     small_encoder: Path,
@@ -117,11 +101,10 @@ def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_p
     del PRESETS["test"]
     for part in (model, tokenizer):
         part.save_pretrained(str(tmp_path / "t5"))
-    result = api.adapt(
+    api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", generator="t5",
         generator_model=str(tmp_path / "t5"), dry_run=True,
     )  # fmt: skip
-    assert result["seconds"]["generate"] > 0
     api.run(tmp_path / "made/recipe.toml", out=tmp_path / "made/steps", until="generate")
     assert open_artifact(tmp_path / "made/steps/generate").config["generator"] == "t5"
 
@@ -131,10 +114,9 @@ def test_a_language_model_writes_the_questions_to_measure_with(
 ) -> None:
     texts = [json.loads(line)["text"] for line in reports.read_text().splitlines()[:3]]
     model = save_llama(tmp_path / "llama", texts)
-    result = api.adapt(
+    api.adapt(
         reports, out=tmp_path / "made", encoder=small_encoder, budget="10m", question_model=model, dry_run=True,
     )  # fmt: skip
-    assert result["seconds"]["hold_out"] > result["seconds"]["split"]
     steps = tmp_path / "made/steps"
     api.run(tmp_path / "made/recipe.toml", out=steps, until="holdout")
     measured = load_collection(steps / "holdout/measured")

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
-from qontext.adapt import state
 from qontext.adapt.config import AdaptConfig, Request, parse_budget
 from qontext.adapt.plan import FEWEST_SEARCHED, PASSES, QUESTIONS, USED_SHARE, Plan, make_plan
 from qontext.adapt.prepare import WINDOW, _window, prepare
-from qontext.adapt.rates import STAGE_SECONDS, Rates
+from qontext.adapt.rates import Rates
 from qontext.adapt.recipes import serving_recipe, training_recipe
 from qontext.adapt.run import ADAPT
 from qontext.adapt.state import Planned, read_planned, with_recorded_settings
@@ -50,7 +49,7 @@ def survey(passages: int) -> Survey:
 
 
 def plan(passages: int, minutes: float, **changes: Any) -> Plan:
-    return make_plan(replace(REQUEST, budget=minutes * MINUTE, **changes), survey(passages), RATES, 384)
+    return make_plan(replace(REQUEST, budget=minutes * MINUTE, **changes), survey(passages), RATES)
 
 
 @pytest.mark.parametrize("passages", [500, 5_000, 20_000])
@@ -58,59 +57,11 @@ def plan(passages: int, minutes: float, **changes: Any) -> Plan:
 def test_a_plan_that_trains_keeps_to_its_budget(passages: int, minutes: float) -> None:
     adaptation = plan(passages, minutes)
     assert adaptation.trains and adaptation.expected <= USED_SHARE * minutes * MINUTE
-    assert set(adaptation.seconds) >= {"split", "generate", "hold_out", "measure", "serve", "train"}
-
-
-def test_the_questions_of_a_language_model_take_their_time() -> None:
-    slow = replace(RATES, asking=AskingTime(loading=3, question=0.2))
-    for passages, questions in ((500, 50), (20_000, 500)):
-        without, asked = (
-            make_plan(REQUEST, survey(passages), rates, 384).seconds["hold_out"] for rates in (RATES, slow)
-        )
-        assert asked - without == pytest.approx(3 + 0.2 * questions)
-
-
-def test_what_is_not_trained_is_encoded_once() -> None:
-    """The vectors of the evaluation are those of the index, so the necessary work is little more than encoding all."""
-    small = plan(1_242, 0.5)
-    assert not small.trains and small.expected < 1_242 / 100 + 17
-    assert plan(1_242, 0.5).seconds["measure"] < plan(1_242, 30).seconds["measure"] / 1.5
-
-
-def test_surveying_and_measuring_the_speed_are_part_of_the_time() -> None:
-    slow = make_plan(REQUEST, replace(survey(6_000), seconds=30.0), replace(RATES, seconds=60.0), 384)
-    assert slow.seconds["survey"] == 90
-    assert slow.expected <= USED_SHARE * REQUEST.budget
-    assert plan(6_000, 30).steps - slow.steps == pytest.approx(90 * RATES.trained / 32, abs=1)
-    minutes = {p.limits["pretrain"]["minutes"] for p in (plan(6_000, 30), slow)}
-    assert max(minutes) - min(minutes) == pytest.approx(1.5), "the recipe has what is left"
-
-
-def test_a_busy_machine_is_said_to_be_busy() -> None:
-    busy = make_plan(replace(REQUEST, budget=MINUTE), survey(5_000), replace(RATES, load=20.3), 384)
-    assert any("the machine was busy (load 20.3)" in note for note in busy.notes)
-    assert busy.is_doubtful(MINUTE) and not plan(5_000, 1).is_doubtful(MINUTE)
-    assert not make_plan(REQUEST, survey(5_000), replace(RATES, load=20.3), 384).is_doubtful(REQUEST.budget)
-
-
-@pytest.mark.parametrize("passages", [5_000, 100_000, 2_000_000])
-@pytest.mark.parametrize("changes", [{}, {"reranker": "pairs"}])
-def test_the_budget_that_would_suffice_does(passages: int, changes: dict[str, Any]) -> None:
-    def of(minutes: float) -> Plan:
-        request = replace(REQUEST, budget=minutes * MINUTE, **changes)
-        return make_plan(request, survey(passages), RATES, 384)
-
-    small = of(1)
-    assert not small.trains and f"; {small.sufficient:,} minutes would suffice." in small.notes[0]
-    enough = of(small.sufficient)
-    assert enough.trains and enough.expected <= small.sufficient * MINUTE and not enough.sufficient
-    assert not of(small.sufficient - 1).trains
 
 
 def test_a_slow_language_model_writes_fewer_questions() -> None:
-    slow = make_plan(REQUEST, survey(20_000), replace(RATES, asking=AskingTime(loading=3, question=6)), 384)
+    slow = make_plan(REQUEST, survey(20_000), replace(RATES, asking=AskingTime(loading=3, question=6)))
     assert slow.questions == int(0.3 * 1_800 / 6) == 90
-    assert slow.seconds["hold_out"] == pytest.approx(STAGE_SECONDS + 20_000 / 15_000 + 3 + 90 * 6)
     assert steps(training_recipe(REQUEST, slow))["holdout"]["questions"] == 90
     assert "questions" not in steps(training_recipe(REQUEST, plan(20_000, 30)))["holdout"]
     assert plan(20_000, 30).questions == QUESTIONS
@@ -147,26 +98,6 @@ def test_more_time_is_more_training_up_to_six_passes() -> None:
     assert steps[-1] == plan(5_000, 1_000).steps == PASSES * 5_000 // 32
 
 
-def test_steps_are_what_the_rate_makes_of_the_time_that_is_left() -> None:
-    adaptation = plan(5_000, 20)
-    left = USED_SHARE * 20 * MINUTE - adaptation.expected
-    assert 0 <= left < adaptation.batch / RATES.trained, "not one step more fits"
-    assert adaptation.seconds["train"] == pytest.approx(2 * STAGE_SECONDS + adaptation.steps * 32 / 20)
-
-
-def test_without_time_for_training_the_note_says_how_much_would_do() -> None:
-    adaptation = plan(5_000, 1)
-    assert not adaptation.trains and adaptation.finetune_steps == 0 and "train" not in adaptation.seconds
-    (note,) = (note for note in adaptation.notes if "minutes would suffice" in note)
-    minutes = int(note.split()[-4])
-    assert plan(5_000, minutes + 1).trains
-
-
-def test_half_a_pass_is_said_to_be_little() -> None:
-    assert any("less than half a pass" in note for note in plan(5_000, 3).notes)
-    assert not any("less than half a pass" in note for note in plan(5_000, 30).notes)
-
-
 def test_few_passages_are_not_trained_on() -> None:
     assert not plan(7, 30).trains and "7 passages are too few" in plan(7, 30).notes[0]
     assert plan(8, 30).trains and plan(8, 30).batch == 4
@@ -176,7 +107,6 @@ def test_a_large_corpus_is_measured_among_a_part_and_indexed_whole() -> None:
     adaptation = plan(200_000, 60)
     assert adaptation.pool == int(0.3 * 3_600 * 100 / 2) < adaptation.passages == 200_000
     assert any("evaluated on 54,000 of the passages" in note for note in adaptation.notes)
-    assert adaptation.seconds["serve"] > (200_000 - 54_000) / 100
     assert plan(5_000, 60).pool == 5_000
     assert plan(2_000_000, 1).pool == 0.3 * 60 * 100, "without training, there is one encoder to evaluate"
     assert plan(2_000_000, 0.1).pool == FEWEST_SEARCHED
@@ -186,7 +116,6 @@ def test_filtering_goes_where_it_takes_more_than_a_tenth() -> None:
     assert plan(5_000, 30).filters and plan(5_000, 30).queries == "@filter"
     adaptation = plan(300_000, 120)
     assert adaptation.trains and not adaptation.filters and adaptation.queries == "@holdout/queries"
-    assert any("no time to filter" in note for note in adaptation.notes)
 
 
 @pytest.mark.parametrize(("labels", "visits"), [(64, 640), (100, 1_000), (320, 1_000), (400, 1_200)])
@@ -203,21 +132,13 @@ def test_few_labels_have_small_batches() -> None:
     )
 
 
-def test_a_cross_encoder_takes_time_for_its_scores() -> None:
-    with_one = plan(5_000, 30, reranker="reranker")
-    assert with_one.finetune_steps > 0 and with_one.expected <= USED_SHARE * 30 * MINUTE
-    assert with_one.steps < plan(5_000, 30).steps
-    assert plan(5_000, 30).finetune_steps == 0, "nothing is fine-tuned on without labels or a cross-encoder"
-
-
 def test_processes_on_gpus_share_the_work_and_divide_the_batches() -> None:
     one = plan(20_000, 60, device="cuda")
     four = plan(20_000, 60, device="cuda", processes=4)
     assert one.batch == four.batch == 512 and four.processes == 4
-    assert four.seconds["measure"] < one.seconds["measure"]
+    assert four.steps >= one.steps
     assert plan(20_000, 60, device="cuda", processes=3).batch % 3 == 0
     assert plan(100, 60, device="cuda", processes=4).processes == 1, "too few passages for several"
-    assert plan(20_000, 60, processes=4).seconds["measure"] == plan(20_000, 60).seconds["measure"]
 
 
 def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
@@ -232,7 +153,7 @@ def steps(recipe: Recipe) -> dict[str, dict[str, Any]]:
 )  # fmt: skip
 def test_a_recipe_is_read_as_it_was_built(tmp_path: Path, changes: dict[str, Any]) -> None:
     request = replace(REQUEST, documents='d "ö"\x7f\n', **changes)
-    adaptation = make_plan(request, survey(5_000), RATES, 384)
+    adaptation = make_plan(request, survey(5_000), RATES)
     for recipe in (
         training_recipe(request, adaptation),
         serving_recipe(request, "model", {}, None, tokens=False),
@@ -276,7 +197,7 @@ def test_what_is_trained_is_measured_and_the_rest_is_left_out() -> None:
     assert plain["adapted-vectors"]["encoder"] == "@pretrain" and "finetune" not in plain
     assert plain["hybrid-generated"]["weights"] == [0.6, 0.4]
     labeled = replace(REQUEST, labeled=320, **LABELS)
-    tuned = steps(training_recipe(labeled, make_plan(labeled, survey(5_000), RATES, 384)))
+    tuned = steps(training_recipe(labeled, make_plan(labeled, survey(5_000), RATES)))
     assert tuned["adapted-vectors"]["encoder"] == "@finetune" and "teacher" not in tuned
     assert tuned["hybrid-dev"]["tune"] == "@holdout/measured/qrels/dev.tsv"
     assert tuned["hybrid-test"]["weights_from"] == "@hybrid-dev" and "score-hybrid-dev" not in tuned
@@ -306,11 +227,9 @@ def test_tokens_are_compared_where_there_is_time_and_room() -> None:
     assert plan(5_000, 5).tokens, "the passes that make the vectors make the bits"
     assert plan(5_000, 0.2).tokens, "they are measured, however short the time is"
     large = plan(300_000, 60 * 24)
-    assert not large.tokens and "not compared token by token" in " ".join(large.notes)
-    assert "token by token" not in " ".join(with_tokens.notes)
+    assert not large.tokens
     strange = replace(REQUEST, budget=5 * MINUTE, unknown=0.6)
-    assert not make_plan(strange, survey(5_000), RATES, 384).tokens, "the vocabulary has hardly any of them"
-    assert with_tokens.disk > make_plan(strange, survey(5_000), RATES, 384).disk
+    assert not make_plan(strange, survey(5_000), RATES).tokens, "the vocabulary has hardly any of them"
 
 
 def test_labels_that_are_not_trained_on_all_measure() -> None:
@@ -348,7 +267,7 @@ def test_what_is_no_budget(text: str) -> None:
 
 def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path) -> None:
     request = replace(REQUEST, read_as=("foo=markdown", "pm=text"))
-    plan = make_plan(request, survey(10_000), RATES, 384)
+    plan = make_plan(request, survey(10_000), RATES)
     index = serving_recipe(request, "model", {}, None, tokens=False)
     for recipe, step in ((training_recipe(request, plan), "split"), (index, "passages")):
         (tmp_path / "recipe.toml").write_text(recipe.dump())
@@ -358,30 +277,12 @@ def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path)
     (tmp_path / "docs" / "a.pm").write_text("A boat.")
     made = AdaptConfig(documents=str(tmp_path / "docs"), encoder=str(tmp_path), read_as=request.read_as)
     work = Workdir(tmp_path)
-    Planned(claim_of(ADAPT, made, tmp_path), request, plan, {}).write(work)
+    Planned(claim_of(ADAPT, made, tmp_path), request, plan).write(work)
     work.write_json(ADAPTED, {})
     before = read_planned(tmp_path)
     assert before is not None and before.request == request
     again, _ = with_recorded_settings(AdaptConfig(documents=made.documents), tmp_path, before)
     assert again.read_as == request.read_as and again.identity() == made.identity()
-
-
-def test_only_inputs_are_renamed(tmp_path: Path) -> None:
-    """A folder may have the name of a language, or of a split."""
-    request = replace(
-        REQUEST, documents="test", labels="code", encoder="en", language="code", splits=("test",),
-        pretrain={**REQUEST.pretrain, "encoder": "en", "method": "cocondenser"},
-    )  # fmt: skip
-    claim: dict[str, Any] = {"inputs": {}}
-    before = state.planned(tmp_path, claim, request, plan(5_000, 60), survey(5_000))
-    before.write_new(Workdir(tmp_path))
-    now = {"documents": "./test", "labels": "./code", "encoder": "./en"}
-    after = state.renamed(before, claim, now, Workdir(tmp_path)).request
-    assert (after.documents, after.labels, after.encoder) == ("./test", "./code", "./en")
-    assert (after.language, after.splits, after.pretrain["encoder"]) == ("code", ("test",), "./en")
-    steps = {step.name: step.settings for step in read_recipe(str(tmp_path / "recipe.toml")).steps}
-    assert steps["split"]["source"] == "./test" and steps["bm25-test"]["analyzer"] == "code"
-    assert steps["bm25-test"]["split"] == "test" and steps["pretrain"]["encoder"] == "./en"
 
 
 @pytest.mark.parametrize(

@@ -105,7 +105,6 @@ def test_sources_that_were_only_planned_are_not_adapted_to(
     [
         ({}, "adapt needs documents"),
         ({"documents": "HANDBOOK", "source": ["a=HANDBOOK"]}, "adapt needs documents"),
-        ({"documents": "HANDBOOK", "about": ["a=What it is."]}, "--about is for sources"),
         ({"source": ["a=HANDBOOK"], "about": ["b=What it is."]}, "there is no source 'b'"),
         ({"source": ["a=nowhere"]}, "nowhere"),
     ],

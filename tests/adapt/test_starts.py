@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.adapt.calls import adapt
 
 from qontext import api
 from qontext.adapt import recipes, starts
 from qontext.frame.errors import QontextError
-from qontext.frame.inputs import check_input, fingerprint
+from qontext.frame.inputs import check_input
 from qontext.models.reference import ENGLISH, HUB_ENCODER
 
 
@@ -67,19 +66,13 @@ def test_the_best_encoder_is_chosen_once(
     assert {file: file.read_bytes() for file in before} == before and "starts" in removed
     monkeypatch.undo()
     record = json.loads((out / "plan.json").read_text())["starts"]
-    other, best = sorted(record["candidates"], key=lambda one: one["scores"]["tokens-start"])
-    assert record["chosen"] == best["digest"] and record["questions"] > 10
-    assert {one["digest"] for one in (other, best)} == {fingerprint(folder) for folder in both}
-    assert other["scores"]["tokens-start"] < best["scores"]["tokens-start"]
-    assert other["p"] is not None and best["p"] is None
-    assert planned["seconds"]["survey"] > record["seconds"] > 0, "it is part of the time"
+    assert record.keys() == {str(small_encoder), str(blind)}
+    best = max(record, key=record.__getitem__)
+    assert planned["expected_seconds"] > 0
     monkeypatch.setattr(starts, "_measured", lambda *_: pytest.fail("measured again"))
-    chosen = next(folder for folder in both if fingerprint(folder) == best["digest"])
-    for again in (both, both[::-1], [chosen], []):
+    for again in (both, both[::-1], [best], []):
         api.adapt(reports, encoder=again, dry_run=True, **settings)
         assert json.loads((out / "plan.json").read_text())["starts"] == record
-    with pytest.raises(QontextError, match="the same encoder is named twice"):
-        api.adapt(reports, encoder=[small_encoder, small_encoder], dry_run=True, **settings)
 
 
 def test_a_second_encoder_that_cannot_be_used_ends_before_any_work(
@@ -118,12 +111,8 @@ def test_the_choice_stands_in_the_result_and_is_kept_by_an_update(
         write_documents(documents), encoder=[small_encoder, blind], out=out, budget="90s", yes=True
     )
     about = json.loads((out / "adapted.json").read_text())
-    chosen = next(
-        one["encoder"] for one in about["starts"]["candidates"] if one["digest"] == about["starts"]["chosen"]
-    )
+    chosen = max(about["starts"], key=about["starts"].__getitem__)
     assert result.summary["model"] == chosen and not (out / "starts").exists()
-    (told,) = (line for line in about["verdict"]["sentences"] if line.startswith("Initial encoders by"))
-    assert told in (out / "report" / "report.html").read_text()
     documents[0]["text"] = "Room 0 is dark."
     updated = api.adapt(write_documents(documents), out=out).summary
     assert updated["updated"] and updated["encoded_now"] == 1 and updated["model"] == chosen
@@ -226,11 +215,3 @@ def test_the_name_of_a_model_may_end_with_a_version() -> None:
     assert check_input("BAAI/bge-small-en-v1.5", "encoder") is None
     with pytest.raises(QontextError, match="cannot read encoder"):
         check_input("models/encoder.bin", "encoder")
-
-
-def test_one_encoder_is_named_as_before(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    """Directories of earlier versions, whose claims have one encoder, stay the same request."""
-    adapt(reports, tmp_path / "made", small_encoder, dry_run=True)
-    plan = json.loads((tmp_path / "made" / "plan.json").read_text())
-    assert "encoder" in plan["claim"]["inputs"] and "encoder[0]" not in plan["claim"]["inputs"]
-    assert "starts" not in plan

@@ -11,9 +11,18 @@ from typing import Any
 import numpy as np
 import pytest
 
-from qontext.adapt.expectation import PRIORS, evidence, expected
 from qontext.adapt.show import gained
-from qontext.adapt.verdict import MEASURE, Measured, choose, compared_with, encoder_for, explain
+from qontext.adapt.verdict import (
+    MEASURE,
+    PRIORS,
+    Measured,
+    choose,
+    compared_with,
+    encoder_for,
+    evidence,
+    expected,
+    explain,
+)
 
 MEANS = {"bm25": 0.60, "start": 0.50, "hybrid-start": 0.62, "adapted": 0.58, "hybrid": 0.66}
 DEMO = {"bm25": 0.655, "start": 0.692, "hybrid-start": 0.716, "adapted": 0.704, "hybrid": 0.728}

@@ -4,7 +4,6 @@ derived from the documents and the machine."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Self
 
@@ -15,11 +14,9 @@ from qontext.corpus.sources import ReadAs, fingerprint, reads_below
 from qontext.data.passage import TitleRule
 from qontext.frame.artifacts import is_artifact
 from qontext.frame.config import Action, Asks, Input, Machine, Seed, StageConfig
-from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.errors import QontextError
 from qontext.frame.files import content_hash, json_digest
 from qontext.frame.parts import RunsOn
-from qontext.queries.generators import GENERATORS
-from qontext.queries.generators.chat import check_endpoint
 from qontext.retrieve.analyzer import LANGUAGES
 from qontext.retrieve.ask import outside
 from qontext.workflow.recipe import as_path
@@ -149,7 +146,7 @@ class AdaptConfig(StageConfig):
     """Start without asking, even if the plan takes longer than the budget."""
 
     dry_run: Annotated[bool, Action()] = False
-    """Only survey the documents and show the plan; of a finished --out, show what an update would do."""
+    """Only survey the documents and show the plan."""
 
     seed: Seed = 42
     """Random seed."""
@@ -184,41 +181,9 @@ class AdaptConfig(StageConfig):
                 "adapt needs documents: those of its argument or of --source",
                 remedy="Name one of both: 'qontext adapt DOCUMENTS' or 'qontext adapt --source NAME=PATH'.",
             )
-        if self.about and not self.source:
-            raise QontextError("--about is for sources", remedy="Name them with --source.")
-        return self
-
-    @model_validator(mode="after")
-    def _can_serve(self) -> Self:
-        if self.judge is not None and not all(map(find_spec, ("fastapi", "uvicorn"))):
-            raise missing_extra("uvicorn", "serve", "--judge")
-        return self
-
-    @model_validator(mode="after")
-    def _possible_systems(self) -> Self:
         outside.all_named(self.also)
-        return self
-
-    @model_validator(mode="after")
-    def _possible_index(self) -> Self:
         Choice.of(self)
-        return self
-
-    @model_validator(mode="after")
-    def _known_generator(self) -> Self:
-        if self.generator != "auto":
-            GENERATORS.load(self.generator)
-        return self
-
-    @model_validator(mode="after")
-    def _valid_budget(self) -> Self:
         parse_budget(self.budget)
-        return self
-
-    @model_validator(mode="after")
-    def _valid_endpoint(self) -> Self:
-        if self.endpoint is not None:
-            check_endpoint(self.endpoint)
         return self
 
 

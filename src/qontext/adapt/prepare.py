@@ -10,7 +10,6 @@ from qontext.data.collection import read_asked
 from qontext.data.labels import measured_sizes, read_labels
 from qontext.frame.errors import QontextError
 from qontext.models.folder import FolderLayout, locate
-from qontext.models.language import causal_folder
 from qontext.models.reference import MULTILINGUAL
 from qontext.models.tokenizer import load_tokenizer
 from qontext.queries.generators import GENERATORS
@@ -30,8 +29,8 @@ LORA_LR = 3e-4
 """Learning rate of adapters."""
 
 
-def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request, Survey, list[str], int]:
-    """The request, the survey, unless it was made before, notes for the plan, and the vectors' dimension."""
+def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request, Survey, list[str]]:
+    """The request, the survey, unless it was made before, and notes for the plan."""
     import torch
 
     from qontext.models.precision import resolve_device
@@ -41,60 +40,53 @@ def prepare(config: AdaptConfig, source: Survey | None = None) -> tuple[Request,
     tokenizer = load_tokenizer(folder.transformer)
     retriever = Retriever(encoder, device="cpu", title=config.title)
     source = source or survey(config.documents, labeled=config.labels is not None, read_as=config.read_as)
-    notes = _notes(source, tokenizer)
-    lengths = _lengths(source, tokenizer)
+    per_word, unknown = fertility(source.sample, tokenizer)
+    lengths = sorted(
+        len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200)
+    )
     read = _read_tokens(lengths, min(LONGEST_READ, retriever.positions - 2), keep=source.keep)
     window = _window(config.index, source, lengths, read)
     trained = min(TRAINED_IN_WINDOWS if window else LONGEST_TRAINED, read)
-    if config.question_model is not None:
-        causal_folder(config.question_model)  # before anything is timed
     splits, labeled, judged, divided = _splits(config.labels, config.max_labels)
-    if config.max_labels is not None and not labeled:
-        notes.append("there are no labeled questions to train on; --max-labels has no effect.")
     device = resolve_device("auto").type
-    return (
-        Request(
-            documents=config.documents,
-            labels=config.labels,
-            splits=splits,
-            labeled=labeled,
-            max_labels=config.max_labels if labeled else None,
-            encoder=encoder,
-            generate=_generator(config, device),
-            pretrain=_objective(encoder, folder.layout, trained, config.seed)
-            | _reading(config, folder.layout)
-            | ({"lora_rank": config.lora_rank, "lr": LORA_LR} if config.lora_rank else {}),
-            max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
-            read_tokens=read,
-            budget=parse_budget(config.budget),
-            device=device,
-            keep=source.keep,
-            language=source.language,
-            reranker=config.reranker,
-            processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
-            judged=judged,
-            divided=divided,
-            window=window,
-            question_model=config.question_model,
-            untrainable=_untrainable(encoder),
-            title=config.title or folder.title,
-            read_as=config.read_as,
-            also=outside.all_named(config.also),
-            questions=config.questions,
-            logged=len(read_asked(config.questions)) if config.questions else 0,
-            unknown=fertility(source.sample, tokenizer)[1],
-        ),
-        source,
-        notes,
-        retriever.dimension,
+    request = Request(
+        documents=config.documents,
+        labels=config.labels,
+        splits=splits,
+        labeled=labeled,
+        max_labels=config.max_labels if labeled else None,
+        encoder=encoder,
+        generate=_generator(config, device),
+        pretrain=_objective(encoder, folder.layout, trained, config.seed) | _reading(config, folder.layout),
+        max_tokens=PASSAGE_TOKENS if not source.keep else min(LONGEST_TRAINED, read),
+        read_tokens=read,
+        budget=parse_budget(config.budget),
+        device=device,
+        keep=source.keep,
+        language=source.language,
+        reranker=config.reranker,
+        processes=config.processes or (torch.cuda.device_count() if device == "cuda" else 1),
+        judged=judged,
+        divided=divided,
+        window=window,
+        question_model=config.question_model,
+        untrainable=_untrainable(encoder),
+        title=config.title or folder.title,
+        read_as=config.read_as,
+        also=outside.all_named(config.also),
+        questions=config.questions,
+        logged=len(read_asked(config.questions)) if config.questions else 0,
+        unknown=unknown,
     )
+    return request, source, _notes(source, per_word, unknown)
 
 
 def _reading(config: AdaptConfig, layout: FolderLayout) -> dict[str, Any]:
-    """The title rule and the prompts that are not those of the encoder's folder."""
+    """The title rule and the prompts that are not those of the encoder's folder, and the adapters, if there are any."""
     prompts = layout.given({"query": config.query_prompt, "passage": config.passage_prompt})
     title = {"title": config.title} if config.title else {}
-    return {**title, **{f"{kind}_prompt": prompt for kind, prompt in prompts.items()}}
+    adapters = {"lora_rank": config.lora_rank, "lr": LORA_LR} if config.lora_rank else {}
+    return {**title, **{f"{kind}_prompt": prompt for kind, prompt in prompts.items()}, **adapters}
 
 
 def _untrainable(encoder: str) -> str | None:
@@ -118,15 +110,12 @@ def _objective(encoder: str, layout: Any, max_tokens: int, seed: int) -> dict[st
     has_head = family is not None and family.has_layers
     settings: dict[str, Any] = {"encoder": encoder, "method": "cocondenser", "max_tokens": max_tokens}
     settings |= {"seed": seed, "dropout": 0.0}
-    if layout.pooling in ("mean", "lasttoken"):
-        settings |= {"vector": layout.pooling, "similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
-        settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
-    elif layout.similarity == "cosine" or layout.normalize or not has_head:
-        settings |= {"similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
-        settings |= {"head_weight": 0.0, "late_mlm_weight": 0.0}
-    else:
-        settings |= {"lr": 1e-4}
-    return settings
+    is_pooled = layout.pooling in ("mean", "lasttoken")
+    if not is_pooled and layout.similarity != "cosine" and not layout.normalize and has_head:
+        return {**settings, "lr": 1e-4}
+    settings |= {"vector": layout.pooling} if is_pooled else {}
+    settings |= {"similarity": "cosine", "temperature": 0.05, "lr": 5e-5}
+    return {**settings, "head_weight": 0.0, "late_mlm_weight": 0.0}
 
 
 def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
@@ -144,13 +133,6 @@ def _generator(config: AdaptConfig, device: str) -> dict[str, Any]:
         raise QontextError(
             f"the generator {kind} needs the name of a model", remedy="Give --generator-model."
         )
-    if model and not generator.model_option and config.generator != "auto":
-        raise QontextError(
-            f"the generator {kind} has no model",
-            remedy="Choose another one with --generator, or remove --generator-model.",
-        )
-    if endpoint and "endpoint" not in options:
-        raise QontextError(f"the generator {kind} has no endpoint", remedy="Add --generator llm.")
     return settings | ({"endpoint": endpoint} if endpoint else {})
 
 
@@ -183,11 +165,6 @@ def _splits(source: str | None, max_labels: int | None) -> tuple[tuple[str, ...]
     return (*dev, "test", "generated"), trained, count, not labels.are_split
 
 
-def _lengths(source: Survey, tokenizer: Any) -> list[int]:
-    """Tokens of texts of the sample, ascending."""
-    return sorted(len(tokenizer(p.content, verbose=False)["input_ids"]) for p in spread(source.sample, 200))
-
-
 def _read_tokens(lengths: list[int], positions: int, *, keep: bool) -> int:
     """The number of tokens that are read of a passage: of nearly all passages, all."""
     longest = lengths[int(0.98 * (len(lengths) - 1))] if lengths else 0
@@ -205,16 +182,15 @@ def _window(index: str | None, source: Survey, lengths: list[int], read: int) ->
     return min(WINDOW, read) if windows <= MOST_WINDOWS else None
 
 
-def _notes(source: Survey, tokenizer: Any) -> list[str]:
+def _notes(source: Survey, per_word: float, unknown: float) -> list[str]:
+    """What is odd about the documents."""
     notes = []
-    per_word, unknown = fertility(source.sample, tokenizer)
     # Names in source code have many tokens in any vocabulary.
     has_many = per_word > STRANGE_FERTILITY and source.language != CODE
     if has_many or unknown > MOST_UNKNOWN:
         notes.append(
             f"the encoder's tokenizer does not fit this language ({source.language_name}): {per_word:.1f} tokens per word, "
             f"{unknown:.0%} unknown. A multilingual encoder is better: --encoder {MULTILINGUAL.name}."
-            + (" The vectors of its tokens are left out." if unknown > MOST_UNKNOWN else "")
         )
     elif natural(source.language) != "en":
         notes.append(

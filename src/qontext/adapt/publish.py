@@ -15,7 +15,7 @@ from typing import Any
 from qontext import __version__
 from qontext.adapt.config import Request
 from qontext.adapt.recipes import serving_recipe
-from qontext.adapt.state import STEPS, current_index
+from qontext.adapt.state import STEPS
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, trust
@@ -31,6 +31,8 @@ from qontext.retrieve.directory import (
     RERANKER,
     copied_model,
     generations,
+    index_of,
+    is_adapted,
     next_generation,
 )
 from qontext.retrieve.system import WEIGHTS, System, label_of
@@ -56,7 +58,7 @@ def make_index(
     An index that is searched stays as it is: the other one is built beside it, and `adapted.json`, which is written
     afterwards, names it. Without a choice, the directory keeps the index of its vectors.
     """
-    now = current_index(root)
+    now = _current(root)
     choice = choice or chosen(root)
     folder = root / INDEX
     if now is not None:
@@ -82,6 +84,11 @@ def make_index(
         if not any(child.is_dir() for child in folder.iterdir()):  # otherwise it resumes
             shutil.rmtree(folder)
         raise
+
+
+def _current(root: Path) -> Path | None:
+    """The folder of the index that is searched."""
+    return index_of(root) if is_adapted(root) else None
 
 
 def _copy_of(source: str, root: Path, name: str) -> Path | None:
@@ -128,7 +135,7 @@ def _link(source: str, target: str) -> None:
 
 def chosen(root: Path) -> Choice:
     """The index of this directory's vectors, or the vectors themselves."""
-    places = ((current_index(root) or root / INDEX) / FILE, root / FILE)
+    places = ((_current(root) or root / INDEX) / FILE, root / FILE)
     file = next((place for place in places if place.exists()), None)
     for step in read_recipe(str(file)).steps if file else ():
         if step.name == DENSE:
@@ -150,7 +157,7 @@ def recipe_of(
     request: Request, model: str | None, root: Path, reuse: Mapping[str, str], choice: Choice, *, tokens: bool
 ) -> Recipe:
     """The recipe of the index, as it is written."""
-    dense = None if choice.is_exact else choice.settings(current_index(root))
+    dense = None if choice.is_exact else choice.settings(_current(root))
     return serving_recipe(request, model, reuse, dense, tokens=tokens)
 
 

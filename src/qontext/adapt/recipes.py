@@ -78,14 +78,12 @@ def serving_recipe(
     )
 
 
-def asking_recipe(request: Request, estimated: int, searched: int, labels: int) -> tuple[Recipe, Plan]:
-    """The recipe for questions about some of the passages with which initial encoders are measured, and its plan: of about
-    so many passages, so many are searched, with at most so many labeled questions that are for training."""
-    plan = Plan(max(1, estimated), searched, 1, 0, 0, 0, 1, {}, 0, tokens=True)
+def asking_recipe(request: Request, plan: Plan) -> Recipe:
+    """The recipe for the questions with which initial encoders are measured."""
     quick = {"generator": "keyphrase", "seed": request.pretrain["seed"]}
-    most = min(request.max_labels or labels, labels) if request.labeled else None
+    most = min(request.max_labels or QUESTIONS, QUESTIONS) if request.labeled else None
     asking = replace(request, generate=quick, question_model=None, questions=None, max_labels=most)
-    return Recipe("Questions to measure initial encoders with", tuple(_preparing(asking, plan))), plan
+    return Recipe("Questions to measure initial encoders with", tuple(_preparing(asking, plan)))
 
 
 def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Recipe:
@@ -93,8 +91,7 @@ def start_recipe(request: Request, plan: Plan, split: str, measured: Path) -> Re
     data = as_path(str(measured))
     plain = replace(request, splits=(), also={}, questions=None)
     encoding = _encoding(plain, plan, "start", request.encoder, data)
-    steps = (*encoding, *searches(plain, plan, split, data))
-    return Recipe(f"Measure {request.encoder}", steps)
+    return Recipe(f"Measure {request.encoder}", (*encoding, *searches(plain, plan, split, data)))
 
 
 def systems(plan: Plan) -> list[str]:

@@ -27,7 +27,6 @@ from qontext.retrieve.directory import ADAPTED, LOCK, PLAN, STARTS, is_adapted, 
 
 if TYPE_CHECKING:
     from qontext.adapt.result import Adapted
-    from qontext.adapt.starts import Starts
     from qontext.adapt.verdict import Verdict
 
 FEWEST_ASKED = 10
@@ -45,7 +44,6 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import starts, state
     from qontext.adapt.follow import with_named_sources
     from qontext.adapt.state import with_recorded_settings
-    from qontext.corpus.docset import is_documentation
 
     started = time.monotonic()
     files.require_no_file(root)
@@ -62,25 +60,21 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         stack.enter_context(state.same_sources_if_failing(root))
         before = state.read_planned(root)
         config = with_named_sources(config, root, aside or root, before)
-        if config.passages is not None and not is_documentation(config.documents):
-            remedy = "Remove --passages."
-            raise QontextError("is no documentation of packages", place=config.documents, remedy=remedy)
         config, absent = with_recorded_settings(config, root, before)
         if config.questions is not None and "questions" not in absent:
             _check_questions(config.questions)
         config = _with_documents(config, aside or root)
-        is_pending = before is not None and before.is_pending
-        known = before.starts if before else None
-        config, measured = starts.settled(config, known, aside or root, is_pending=is_pending)
+        config, measured = starts.settled(config, before, (aside or root) / STARTS)
         claim = _claim(config, root, absent)
+        result = None
         if not config.dry_run:
             Workdir(root).sweep(deep=False)
-        if before is None or not before.is_for(claim) or (config.retrain and not is_pending):
-            if before is not None and not before.is_for(claim):
-                differences = artifacts.differences(before.claim, claim)
-                log.note(f"{root} has a plan for another request: {differences}.")
-            return _plan(config, root, claim, started, aside, measured)
-        return _resume(config, root, claim, before, started, aside, list(absent), measured)
+        if before is not None and not before.is_for(claim):
+            differences = artifacts.differences(before.claim, claim)
+            log.note(f"{root} has a plan for another request: {differences}.")
+        elif before is not None and not config.dry_run and (before.is_pending or not config.retrain):
+            result = _resume(config, root, claim, before, started, list(absent))
+        return _plan(config, root, claim, started, aside, measured) if result is None else result
 
 
 def _check_questions(file: str) -> None:
@@ -122,41 +116,21 @@ def writing(root: Path) -> Iterator[None]:
 
 
 def _resume(
-    config: AdaptConfig,
-    root: Path,
-    claim: dict[str, Any],
-    before: Any,
-    started: float,
-    aside: Path | None,
-    absent: list[str],
-    measured: Starts | None,
-) -> dict[str, Any]:
-    """The same request again: resume its plan, update the index, or show what either would do. Without the `absent`
+    config: AdaptConfig, root: Path, claim: dict[str, Any], before: Any, started: float, absent: list[str]
+) -> dict[str, Any] | None:
+    """The same request again: resume its plan, or update the index; None if it takes another plan. Without the `absent`
     inputs, nothing is trained."""
     from qontext.adapt import show, state, update
 
-    is_finished = is_adapted(root) and not before.is_pending
     documents = claim["inputs"]["documents"]["digest"]
     action = update.next_action(root, before, documents, is_complete=not absent)
-    result = None
-    if aside and is_finished:
-        result = update.preview_update(config, root, before, aside, absent)
-    elif aside and action == "resume":
-        result = update.preview_steps(root)
-    elif (
-        action == "resume"
-        and not (root / state.STEPS).exists()
-        and before.plan.is_doubtful(before.request.budget)
-    ):
-        log.note("The plan was made while the machine was busy: measuring its speed again.")
-    elif action == "resume" and not config.dry_run:
-        if not (root / state.STEPS).exists() and not config.yes:
-            show.request_consent(before.plan, before.request)
-        planned = state.renamed(before, claim, _names(config), Workdir(root))
-        result = _carry_out(config, root, planned, started)
-    elif action == "update":
-        result = update.run(config, root, claim, before, started, absent)
-    return _plan(config, root, claim, started, aside, measured) if result is None else result
+    if action == "update":
+        return update.run(config, root, claim, before, started, absent)
+    if action == "plan":
+        return None
+    if not (root / state.STEPS).exists() and not config.yes:
+        show.request_consent(before.plan, before.request)
+    return _carry_out(config, root, state.renamed(before, claim, _names(config), Workdir(root)), started)
 
 
 def _plan(
@@ -165,32 +139,20 @@ def _plan(
     claim: dict[str, Any],
     started: float,
     aside: Path | None,
-    starts: Starts | None,
+    starts: Mapping[str, float] | None,
 ) -> dict[str, Any]:
     """Survey, measure rates, plan; then run, unless it is a dry run. A plan with `aside` is only shown."""
     from qontext.adapt import rates, state
     from qontext.adapt.plan import make_plan
     from qontext.adapt.prepare import prepare
     from qontext.adapt.show import request_consent, show_plan
-    from qontext.adapt.starts import spent
 
-    request, survey, notes, dimension = prepare(config)
+    request, survey, notes = prepare(config)
     if survey.documents < 1:
         raise QontextError("contains no documents", place=config.documents)
     log.note("Measuring the speed of this machine: less than half a minute, unless it is very busy …")
-    survey = spent(starts, survey)
-    measured = rates.measure(
-        survey.sample,
-        request.pretrain,
-        request.generate,
-        request.read_tokens,
-        request.reranker,
-        window=request.window,
-        question_model=request.question_model,
-        trains=request.untrainable is None,
-        under=aside or root,
-    )
-    plan = make_plan(request, survey, measured, dimension)
+    measured = rates.measure(survey.sample, request, aside or root)
+    plan = make_plan(request, survey, measured)
     plan = replace(plan, notes=[*notes, *plan.notes])
     request = request if plan.finetune_steps else request.without_training_on_labels()
     log.note(
@@ -204,7 +166,7 @@ def _plan(
         return result
     if not config.dry_run and not config.yes:
         request_consent(plan, request)
-    planned = state.planned(root, claim, request, plan, survey, starts)
+    planned = state.Planned(claim, request, plan, starts, is_pending=is_adapted(root))
     planned.write_new(artifacts.open_root(root))
     shutil.rmtree(root / STARTS, ignore_errors=True)
     if config.dry_run:
@@ -250,7 +212,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         **publish.recorded(model, reference),
         **publish.last_stage(request.reranker, plan.reranked, steps, verdict, work, copied=config.copy_model),
         **({"labels": labels} if labels else {}),
-        **({"starts": planned.starts} if planned.starts else {}),
+        **({"starts": dict(planned.starts)} if planned.starts else {}),
         "verdict": verdict.as_json(),
         "searching": searching,
         "expected_seconds": round(plan.expected, 1),
@@ -277,7 +239,6 @@ def _judge(root: Path, planned: Any) -> Verdict:
     """The verdict on what was measured, with the judgments that there are now."""
     from qontext.adapt import recipes, state
     from qontext.adapt.judgments import take_judgments
-    from qontext.adapt.starts import sentence
     from qontext.adapt.verdict import judge
     from qontext.evaluation.holdout import ASKED
 
@@ -285,10 +246,7 @@ def _judge(root: Path, planned: Any) -> Verdict:
     take_judgments(root)
     splits = [split for split in request.splits if split != "dev"]
     people = ASKED if request.questions else None
-    verdict = judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
-    if not planned.starts:
-        return verdict
-    return replace(verdict, sentences=[*verdict.sentences, sentence(planned.starts)])
+    return judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
 
 
 def _report(root: Path, title: str, system: str, opening: list[str], plan: Any) -> str:

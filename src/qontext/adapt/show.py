@@ -23,18 +23,6 @@ from qontext.retrieve.system import label_of
 from qontext.workflow.show import show_scores, shown_labels
 
 SAMPLES = 3
-PARTS = {
-    "survey": "survey and speed test",
-    "split": "split the documents",
-    "generate": "generate queries",
-    "hold_out": "choose evaluation questions",
-    "filter": "filter queries",
-    "train": "train",
-    "fine_tune": "fine-tune",
-    "measure": "encode and evaluate",
-    "serve": "build the index",
-}
-"""Part of the time → its name for users, in the order of work."""
 
 
 def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None) -> None:
@@ -61,7 +49,6 @@ def show_plan(request: Request, source: Survey, plan: Plan, recipe: Path | None)
         + f", among {plan.pool:,} passages",
         "also": ", ".join(request.also) or None,
         "time": _time(plan, request.budget),
-        "disk": f"{plan.disk / 2**30:.1f} GiB",
         "recipe": None if recipe is None else str(recipe),
     }
     log.show_table("Plan", {name: row for name, row in rows.items() if row is not None})
@@ -92,12 +79,9 @@ def _reranker(request: Request, plan: Plan) -> str | None:
 
 
 def _time(plan: Plan, budget: float) -> str:
-    """The expected time against the budget, and its parts in the order of work."""
-    limit = f"{log.duration(plan.expected)}, budget {log.duration(budget)}: "
-    if plan.expected > budget:
-        limit = f"{log.duration(plan.expected)}, more than the budget of {log.duration(budget)}: "
-    parts = {name: plan.seconds[part] for part, name in PARTS.items() if plan.seconds.get(part)}
-    return limit + ", ".join(f"{name} {log.duration(took)}" for name, took in parts.items())
+    """The expected time against the budget."""
+    more = "more than the " if plan.expected > budget else ""
+    return f"about {log.duration(plan.expected)}, {more}budget {log.duration(budget)}"
 
 
 def request_consent(plan: Plan, request: Request) -> None:
@@ -110,7 +94,7 @@ def request_consent(plan: Plan, request: Request) -> None:
         with contextlib.suppress(EOFError):
             if input().strip().lower() in ("y", "yes"):
                 return
-    minutes = plan.sufficient or math.ceil(plan.expected / 60 / USED_SHARE)  # older plans do not say it
+    minutes = math.ceil(plan.expected / 60 / USED_SHARE)
     raise QontextError(
         takes[0].lower() + takes[1:],
         place=request.documents,

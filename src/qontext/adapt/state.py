@@ -7,7 +7,7 @@
 
 A kill in any state loses no finished work, and the same command resumes. When documents change, the next index is built
 beside the one that is searched, as index-2, index-3 and so on. It counts once adapted.json, which is replaced atomically,
-names it; the other one is removed, as soon as no process reads it.
+names it; the one before stays until the next one does.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, NotRequired
+from typing import Any, NotRequired
 
-from pydantic import Field
 from typing_extensions import TypedDict
 
 from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.plan import Plan
 from qontext.adapt.recipes import training_recipe
-from qontext.adapt.starts import Starts
-from qontext.adapt.survey import Survey
 from qontext.corpus.docset import is_documentation
 from qontext.corpus.sources.several import FILE, SCHEME, Listing, is_at, place_of, read_listing
 from qontext.frame import artifacts, log
@@ -46,9 +43,7 @@ class PlannedShape(TypedDict):
     claim: ClaimShape
     request: Request
     plan: Plan
-    survey: NotRequired[dict[str, Any]]
-    starts: NotRequired[Starts]
-    earlier: NotRequired[Annotated[str, Field(pattern=r"^index(-[0-9]+)?$")]]
+    starts: NotRequired[dict[str, float]]
     pending: NotRequired[bool]
 
 
@@ -59,11 +54,8 @@ class Planned:
     claim: dict[str, Any]
     request: Request
     plan: Plan
-    survey: Mapping[str, Any]
-    earlier: str | None = None
-    """The folder of the index that was searched when the plan was made."""
-    starts: Starts | None = None
-    """The measurements of several initial encoders."""
+    starts: Mapping[str, float] | None = None
+    """Several initial encoders with their nDCG@10."""
     is_pending: bool = False
     """True if the directory still answers with the result of an earlier plan."""
 
@@ -84,9 +76,7 @@ class Planned:
                 "claim": self.claim,
                 "request": asdict(self.request),
                 "plan": asdict(self.plan),
-                "survey": dict(self.survey),
-                **({"earlier": self.earlier} if self.earlier else {}),
-                **({"starts": self.starts} if self.starts else {}),
+                **({"starts": dict(self.starts)} if self.starts else {}),
                 **({"pending": True} if self.is_pending else {}),
             },
         )
@@ -103,29 +93,6 @@ class Planned:
         """Put the directory into the state "planned". What it answers with stays until the plan is carried out."""
         work.write_text(RECIPE, training_recipe(self.request, self.plan).dump())
         self.write(work)
-
-
-def planned(
-    root: Path,
-    claim: dict[str, Any],
-    request: Request,
-    plan: Plan,
-    survey: Survey,
-    starts: Starts | None = None,
-) -> Planned:
-    found = {k: v for k, v in asdict(survey).items() if k != "sample"}
-    index = current_index(root)
-    earlier = index.name if index else None
-    return Planned(claim, request, plan, found, earlier, starts, is_pending=is_adapted(root))
-
-
-def current_index(root: Path) -> Path | None:
-    """The folder of the index that is searched, or was until an earlier version planned again."""
-    if is_adapted(root):
-        return index_of(root)
-    before = read_planned(root)
-    earlier = before.earlier if before is not None else None
-    return root / earlier if earlier and (root / earlier).is_dir() else None
 
 
 def read_planned(root: Path) -> Planned | None:
@@ -146,8 +113,6 @@ def read_planned(root: Path) -> Planned | None:
         value["claim"],
         Request(**request),
         Plan(**value["plan"]),
-        value.get("survey", {}),
-        value.get("earlier"),
         value.get("starts"),
         value.get("pending", False),
     )
@@ -217,13 +182,12 @@ def _key_of_the_rest(claim: dict[str, Any]) -> str:
 
 
 def _have_same_labels(before: Mapping[str, Entry], now: Mapping[str, Entry]) -> bool:
-    """True if the labels of both are the same, or are made of the documents, as those of docstrings, which change with them.
-    Earlier versions hashed all that is in a folder of labels, the corpus, too."""
+    """True if the labels of both are the same, or are made of the documents, as those of docstrings."""
     if "labels" not in before or "labels" not in now:
         return "labels" not in before and "labels" not in now
     was, labels = before["labels"]["digest"], now["labels"]["digest"]
     are_made = was == before["documents"]["digest"] and labels == now["documents"]["digest"]
-    return are_made or was == labels or was == digest_of(now["labels"]["path"], "labels")
+    return are_made or was == labels
 
 
 def with_recorded_settings(

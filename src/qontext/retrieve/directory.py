@@ -71,8 +71,8 @@ class Description(TypedDict):
     reranker: NotRequired[RerankerDescription]
     start: NotRequired[dict[str, Any]]
     """The language of documents that nobody surveyed."""
-    labels: NotRequired[int]
-    starts: NotRequired[Any]
+    labels: NotRequired[dict[str, int]]
+    starts: NotRequired[dict[str, float]]
     verdict: NotRequired[dict[str, Any]]
     searching: NotRequired[dict[str, Any]]
     expected_seconds: NotRequired[float]
