@@ -206,7 +206,7 @@ def searching_by_words(queries: int, passages: int) -> float:
 
 
 def _notes(request: Request, plan: Plan) -> list[str]:
-    """What is not done, and why."""
+    """The work that is left out, with the reasons."""
     notes = []
     if request.untrainable:
         notes.append(

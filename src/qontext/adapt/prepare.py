@@ -183,7 +183,7 @@ def _window(index: str | None, source: Survey, lengths: list[int], read: int) ->
 
 
 def _notes(source: Survey, per_word: float, unknown: float) -> list[str]:
-    """What is odd about the documents."""
+    """The oddities of the documents."""
     notes = []
     # Names in source code have many tokens in any vocabulary.
     has_many = per_word > STRANGE_FERTILITY and source.language != CODE
