@@ -21,7 +21,7 @@ TOTALS = {
     "LINES": 50471,
     "MODULES": 292,
     "TEST_LINES": 40432,
-    "MANUAL_WORDS": 24747,
+    "MANUAL_WORDS": 24729,
     "RESULT_WORDS": 21710,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
