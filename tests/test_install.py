@@ -47,7 +47,7 @@ def test_words_are_searched_without_torch(tmp_path: Path) -> None:
     lines = [
         "--help",
         "split docs.jsonl --workers 1 --out passages",
-        "search --bm25 --passages passages --queries q.tsv --k 2 --out run",
+        "retrieve --bm25 --passages passages --queries q.tsv --k 2 --out run",
         "index passages --backend bm25 --out words",
         "show words",
         "demo --help",

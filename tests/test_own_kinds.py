@@ -119,8 +119,8 @@ def test_every_kind_from_outside_the_package(tmp_path: Path, run_commands: RunCo
             "--steps 2 --batch-size 4 --max-tokens 24 --device cpu --precision fp32 --workers 1 --out encoder -q",
             "encode passages --encoder encoder --device cpu --precision fp32 --out vectors -q",
             f"index vectors --backend {index} --out index -q",
-            "search index --queries queries --k 3 --trust --device cpu --precision fp32 --out own -q",
-            "search vectors --queries queries --k 3 --device cpu --precision fp32 --out exact -q",
+            "retrieve index --queries queries --k 3 --trust --device cpu --precision fp32 --out own -q",
+            "retrieve vectors --queries queries --k 3 --device cpu --precision fp32 --out exact -q",
             "mine exact/run.trec queries --queries queries --passages passages --per-query 2 --out groups -q",
             f"finetune groups --passages passages --encoder encoder --loss {loss} --margin 200 --passages-per-query 3 "
             "--steps 2 --batch-size 4 --log-every 1 --device cpu --precision fp32 --out retriever -q",
@@ -184,8 +184,8 @@ def test_a_representation_from_outside_the_package(
     commands = [
         f"{encode} {trust}",
         f"index vectors --backend {names[3]} --out index -q",
-        f"search index {search} --out own",
-        f"search vectors {search} --out exact",
+        f"retrieve index {search} --out own",
+        f"retrieve vectors {search} --out exact",
         f"{train} again --encoder retriever --lr 1e-12",
     ]
     run_commands(commands, work, site)

@@ -76,7 +76,6 @@ SLOW: dict[str, list[str]] = {
     "adapts or trains as a whole once more, under other conditions": [
         "adapt/test_also.py::test_what_people_have_is_measured_as_ours_is",
         "adapt/test_asked.py::test_real_questions_are_learned_from_imitated_and_judged",
-        "adapt/test_adapt.py::test_a_plan_of_a_busy_machine_is_made_again",
         "adapt/test_adapt.py::test_documents_added_changed_and_deleted_are_indexed_without_training",
         "adapt/test_demo.py",
         "adapt/test_generators.py",

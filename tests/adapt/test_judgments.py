@@ -10,13 +10,11 @@ from typing import Any
 
 import httpx
 import pytest
-from tests.adapt.calls import adapt
 from tests.adapt.conftest import Adapted
 from tests.serve.conftest import start
 
 from qontext import api
 from qontext.adapt import judgments
-from qontext.adapt.config import AdaptConfig
 from qontext.adapt.judgments import FILE, FOLDER, POOL, judged, pools
 from qontext.adapt.verdict import Verdict
 from qontext.data.collection import load_collection, read_qrels
@@ -178,16 +176,6 @@ def test_what_cannot_be_judged_is_one_sentence(adapted: Adapted, tmp_path: Path)
 
         shutil.rmtree(adapted.out / "steps")
         drawn(adapted.out)
-
-
-def test_without_the_extra_judge_ends_before_any_work(
-    reports: Path, small_encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qontext.adapt.config.find_spec", lambda name: name != "uvicorn" or None)
-    with pytest.raises(QontextError, match=r"--judge.*pip install 'qontext\[serve\]'"):
-        adapt(reports, tmp_path / "made", small_encoder, judge=5)
-    assert not (tmp_path / "made").exists()
-    assert AdaptConfig(documents=str(reports)).judge is None, "all else needs no extra"
 
 
 def test_adapt_serves_the_page_and_then_says_the_verdict(

@@ -253,5 +253,5 @@ def test_on_a_phone_texts_stand_below_each_other_and_nothing_widens_the_page(
     width, cell, tables, cut = map(int, title[1].split())
     assert width == 390
     assert cell > 300  # the passage has the whole width
-    assert tables == 2
-    assert cut == 0  # every table fits
+    assert tables == 1
+    assert cut <= 1  # only the table of differences is wider, and scrolls in its own box

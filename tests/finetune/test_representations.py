@@ -75,10 +75,10 @@ def test_a_training_that_was_stopped_ends_in_the_same_bits(
     whole = finetune(tmp_path / "whole", **more)
     step = Stepper.step
 
-    def stopped(self: Stepper, number: int, batch: Any) -> None:
+    def stopped(self: Stepper, number: int, *more: Any) -> None:
         if number == 2:
             raise KeyboardInterrupt
-        step(self, number, batch)
+        step(self, number, *more)
 
     monkeypatch.setattr(Stepper, "step", stopped)
     with pytest.raises(KeyboardInterrupt):

@@ -39,8 +39,8 @@ def test_a_recipe_runs_no_code(clone: Path, command: Callable[..., tuple[int, st
 @pytest.mark.parametrize(
     "words",
     [
-        "search index --queries q.jsonl --k 1 --out o",
-        "search vectors --queries q.jsonl --k 1 --out o",
+        "retrieve index --queries q.jsonl --k 1 --out o",
+        "retrieve vectors --queries q.jsonl --k 1 --out o",
         "serve index --dry-run",
         "serve vectors --dry-run",
         "show index",

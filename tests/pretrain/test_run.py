@@ -93,13 +93,6 @@ def test_the_initial_weights_are_mixed_into_the_result(corpus: Path, tmp_path: P
         train(corpus, tmp_path / "preset", initial_share=0.5)
 
 
-def test_directories_without_these_settings_stay_the_same(configure: Any) -> None:
-    settings = {"frozen_layers", "initial_share", "token_weight"}
-    assert not settings & configure(method="cocondenser").identity().keys()
-    changed = configure(method="cocondenser", frozen_layers=1, token_weight=0.5).identity()
-    assert (changed["frozen_layers"], changed["token_weight"]) == (1, 0.5)
-
-
 def test_both_libraries_load_it_and_agree(corpus: Path, tmp_path: Path) -> None:
     sentence_transformers = pytest.importorskip("sentence_transformers")
     from transformers import AutoModel, AutoTokenizer

@@ -84,7 +84,7 @@ def test_an_encoder_is_no_generator(passages, tmp_path, minilm):
 def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
     import shutil
 
-    from qontext.queries.training.new_model import train_tokenizer
+    from qontext.queries.train_generator import train_tokenizer
 
     shutil.copytree(tiny_t5, tmp_path / "mixed")
     train_tokenizer([f"word{n} {n * n} thing{n}" for n in range(500)], 400).save_pretrained(
@@ -100,7 +100,7 @@ def test_half_a_model_is_refused(passages, tmp_path, tiny_t5):
     shutil.copytree(tiny_t5, tmp_path / "half")
     weights = tmp_path / "half" / "model.safetensors"
     weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(QontextError, match=r"model\.safetensors: damaged"):
+    with pytest.raises(QontextError, match="cannot load the sequence-to-sequence model"):
         api.generate(passages, out=tmp_path / "q", model=tmp_path / "half")
     weights.unlink()
     with pytest.raises(QontextError, match="contains no weights"):

@@ -115,12 +115,10 @@ def test_show_says_what_there_is(adapted: Path) -> None:
     for shown in (
         "Recommended: BM25 + adapted encoder.",
         "3 of 3 documents",
-        "needed for search",
-        "minute",
     ):
         assert shown in done.stdout, shown
     summary = api.show(adapted)
-    assert summary["system"] == "hybrid" and summary["bytes"]["index"] > 1_000
+    assert summary["system"] == "hybrid"
 
 
 def test_the_python_function_returns_answers(adapted: Path) -> None:

@@ -12,9 +12,10 @@ from bm25s.tokenization import Tokenized
 from qontext.data.collection import load_collection
 from qontext.evaluation.measures import measure, parse
 from qontext.frame.errors import QontextError
-from qontext.retrieve import bm25, postings
+from qontext.retrieve import bm25
 from qontext.retrieve.analyzer import LANGUAGES, Analyzer, spans_of, words_of
 from qontext.retrieve.bm25 import Bm25
+from qontext.retrieve.index import postings
 
 
 def test_the_score_is_the_formula() -> None:
