@@ -208,7 +208,7 @@ def test_in_a_real_browser(report: Artifact, tmp_path: Path, scheme: str, width:
     shot = tmp_path / "shot.png"
     flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--hide-scrollbars",
              "--disable-background-networking", "--disable-component-update", "--disable-sync",
-             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},2400", f"--screenshot={shot}"]  # fmt: skip
+             f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},4000", f"--screenshot={shot}"]  # fmt: skip
     flags += ["--blink-settings=preferredColorScheme=0"] if scheme == "dark" else []
     assert CHROMIUM is not None
     subprocess.run(
