@@ -59,8 +59,8 @@ def interrupt_last_step(out: Path) -> None:
     """Send this process the signal of a Ctrl-C in the last step of the training that writes `out`."""
     step = Stepper.step
 
-    def then_interrupt(self: Stepper, number: int, batch: Any) -> None:
-        step(self, number, batch)
+    def then_interrupt(self: Stepper, number: int, batch: Any, *place: Any) -> None:
+        step(self, number, batch, *place)
         if number + 1 == self.optimizer.steps and out.is_dir():
             os.kill(os.getpid(), signal.SIGINT)
 
