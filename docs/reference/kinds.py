@@ -16,6 +16,7 @@ from qontext.queries.generators import GENERATORS
 from qontext.queries.judges import JUDGES
 from qontext.release.export import FORMATS
 from qontext.retrieve.index import BACKENDS
+from qontext.serve.judge import PAIRS
 
 from . import settings
 from .text import markdown, page, prose, source_link, split
@@ -45,6 +46,7 @@ TABLES = [
     Table("indexes", "Index backends", BACKENDS, "index", "--backend", "BM25, HNSW and other indexes of faiss, servers."),
     Table("sources", "Sources of documents", SOURCES, "split", "SOURCE", "Documents that are not files of this machine."),
     Table("formats", "Export formats", FORMATS, "export", "--to", "ONNX, OpenVINO, static embeddings and Parquet."),
+    Table("pairs", "Pairs to judge", PAIRS, "annotate", "--pairs", "What people judge."),
 ]  # fmt: skip
 
 
