@@ -68,7 +68,7 @@ FILES: dict[str, dict[str, str]] = {
         "index.faiss": "the index of faiss; other backends write files of their own",
         "ids.parquet, numbers.npy": "the ids of the passages",
     },
-    "search": _RUN,
+    "retrieve": _RUN,
     "fuse": _RUN,
     "rerank": _RUN,
     "evaluate": {

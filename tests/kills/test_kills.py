@@ -102,10 +102,8 @@ def test_adapt_killed_while_it_plans_leaves_nothing(
 
 
 def encoders_of(planned: Path) -> dict[str, Any]:
-    """How several initial encoders were measured, without how long that took."""
-    starts = json.loads((planned / "plan.json").read_text()).get("starts", {"candidates": []})
-    candidates = [{**one, "seconds": None} for one in starts["candidates"]]
-    return {**starts, "seconds": None, "candidates": candidates}
+    """The measures of several initial encoders."""
+    return json.loads((planned / "plan.json").read_text()).get("starts", {})
 
 
 @pytest.mark.parametrize("signal_", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
@@ -144,7 +142,7 @@ def test_a_killed_training_again_still_answers(
     gc.collect()  # it does not hold the index any longer
     world.disturbed.run(command, tmp_path / "said")
     assert list(Searcher(out).search("chapter 3 river", k=3))
-    assert sum(path.name.startswith("index") for path in out.iterdir()) == 1
+    assert sum(path.name.startswith("index") for path in out.iterdir()) <= 2  # the last one, and the one before
     assert files(world.disturbed.temporary) == []
 
 

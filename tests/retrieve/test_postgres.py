@@ -30,6 +30,7 @@ from tests.retrieve.server_contract import (  # noqa: F401
 from tests.retrieve.servers import PostgresServer
 
 from qontext import api
+from qontext.frame import trust
 from qontext.frame.errors import QontextError
 from qontext.retrieve.index.load import open_index
 from qontext.retrieve.stored import open_vectors
@@ -138,6 +139,7 @@ def test_a_part_that_two_processes_write_is_there_once(
         for n in (0, 1)
     ]
     with (
+        trust.trusting(),
         module.connect(postgres.uri) as one,
         module.connect(postgres.uri) as other,
         ThreadPoolExecutor(1) as pool,

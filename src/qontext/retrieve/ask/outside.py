@@ -10,13 +10,13 @@ that is neither has no rank. The command is run without a shell.
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import shutil
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
 from qontext.frame import trust
@@ -80,16 +80,14 @@ def ask(command: str, queries: Mapping[str, str], passages: str, k: int) -> tupl
     check(command)
     trust.require(demands({"system": command}))
     lines = [json.dumps({"id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()]
-    with TemporaryDirectory(prefix="qontext-") as folder:
-        file = Path(folder) / "run.trec"
-        with file.open("wb") as output:
-            done = subprocess.run(
-                shlex.split(command), input="".join(lines).encode(), stdout=output, check=False
-            )
+    with TemporaryFile() as output:
+        done = subprocess.run(
+            shlex.split(command), input="".join(lines).encode(), stdout=output, check=False
+        )
         if done.returncode:
             raise QontextError(f"failed with the exit code {done.returncode}", place=command)
         try:
-            found = read_run(file) if file.stat().st_size else Run.of([])
+            found = read_run(f"/dev/fd/{output.fileno()}") if output.seek(0, os.SEEK_END) else Run.of([])
         except QontextError as error:
             raise QontextError(f"what it wrote {error.message}", place=command) from None
     run, unmatched = _matched(found, queries, list(read_passages(passages)), k)

@@ -1,4 +1,4 @@
-"""Approximate search with faiss: a graph, inverted lists, compressed vectors, whatever `faiss.index_factory` builds.
+"""Approximate search with faiss: a graph, inverted lists, quantization, whatever `faiss.index_factory` builds.
 
 Shapes: P passages, Q queries, D dimensions.
 """
