@@ -32,7 +32,7 @@ QUESTIONS = {
     "add a loss": "extending/",
     "run a row of a paper": "guides/reproduce/",
     "serve with a token": "guides/serve/",
-    "quantization": "reference/indexes/",
+    "quantization": "guides/indexes/",
     "SPLADE": "guides/finetune/",
     "CoT-MAE": "reference/methods/cot-mae/",
     "split": "reference/commands/split/",

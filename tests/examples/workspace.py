@@ -233,6 +233,7 @@ def _write_other_formats(folder: Path) -> None:
     (folder / "docs.tsv").write_text(
         "".join(f"{d['_id']}\thttp://localhost/\t{d['title']}\t{d['text']}\n" for d in documents)
     )
+    (folder / "my_search.py").write_text("import sys; sys.stdin.read()\n")
     (folder / "handbook").mkdir()
     for document in documents:
         (folder / "handbook" / f"{document['_id']}.txt").write_text(document["text"])

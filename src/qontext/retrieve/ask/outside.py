@@ -81,9 +81,7 @@ def ask(command: str, queries: Mapping[str, str], passages: str, k: int) -> tupl
     trust.require(demands({"system": command}))
     lines = [json.dumps({"id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()]
     with TemporaryFile() as output:
-        done = subprocess.run(
-            shlex.split(command), input="".join(lines).encode(), stdout=output, check=False
-        )
+        done = subprocess.run(shlex.split(command), input="".join(lines).encode(), stdout=output, check=False)
         if done.returncode:
             raise QontextError(f"failed with the exit code {done.returncode}", place=command)
         try:
