@@ -73,6 +73,14 @@ REGISTERED = {
     ),
 }
 """Scale → its primary comparisons."""
+BESIDE = {
+    "relevance": (),
+    "stages": (
+        Registered("contrastive-passage", "contrastive-query", (TWO, TWO), "R@100"),
+        Registered("contrastive-passage", "contrastive-query", (ONE, ONE), "R@100"),
+    ),
+}
+"""Scale → what is shown beside them, without a verdict."""
 SEEDS = 3
 """They must agree for a verdict."""
 
@@ -80,7 +88,7 @@ SEEDS = 3
 def registered_table(cells: Sequence[dict[str, Any]], scale: str, data: str = "fairytaleqa") -> Table:
     """The registered differences of a scale that are measured. A verdict needs three seeds with one sign."""
     values, rows = values_of(cells), []
-    for one in REGISTERED[scale]:
+    for one in (*REGISTERED[scale], *BESIDE[scale]):
         arms = zip(one.labels, (one.baseline, one.candidate))
         own = [values.get((f"{scale}/{data}", labels, arm), {}) for labels, arm in arms]
         if seeds := sorted(own[0].keys() & own[1].keys()):
@@ -88,15 +96,17 @@ def registered_table(cells: Sequence[dict[str, Any]], scale: str, data: str = "f
             change = np.mean(each, axis=0)
             d = precise(np.zeros_like(change), change, clusters_of(f"{scale}/{data}", len(change)))
             rows.append((one, [100 * float(by_seed.mean()) for by_seed in each], d))
-    corrected = holm([*(d.p for *_, d in rows), *[1.0] * (len(REGISTERED[scale]) - len(rows))])
+    tested = [d.p for one, _, d in rows if one in REGISTERED[scale]]
+    corrected = holm([*tested, *[1.0] * (len(REGISTERED[scale]) - len(tested))])
     table = Table(["baseline", "candidate", "measure", "of each seed", "difference", "95 %", "p", "verdict"])
-    for (one, each, d), p in zip(rows, corrected):
+    for number, (one, each, d) in enumerate(rows):
         agree = len(each) >= SEEDS and len(set(np.sign(each))) == 1
         better = f"the {'candidate' if d.mean > 0 else 'baseline'} is better"
+        word = better if agree and corrected[number] < 0.05 else "open"
+        p, word = (format_p(corrected[number]), word) if number < len(tested) else ("–", "not registered")
         texts = [Cell(text, is_text=True) for text in (*one.titles, measured(one))]
         numbers = [", ".join(f"{by_seed:+.1f}" for by_seed in each), f"{100 * d.mean:+.1f}"]
-        numbers += [f"{100 * d.low:+.1f} … {100 * d.high:+.1f}", format_p(p)]
-        word = better if agree and p < 0.05 else "open"
+        numbers += [f"{100 * d.low:+.1f} … {100 * d.high:+.1f}", p]
         table.rows.append(Row((*texts, *map(Cell, numbers), Cell(word, is_text=True))))
     return table
 

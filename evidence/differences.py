@@ -1,25 +1,26 @@
-"""Differences of arms over the same questions, by their documents, drawn once and kept beside the cells."""
+"""Differences of arms over the same questions. Questions about the same document are no independent draws:
+
+    d    = 1/S Σ_s d_s,  d_s = mean over the questions q of s of (b_q - a_q)      sets count equally
+    SE²  = 1/S² Σ_s C/(C-1) Σ_c (Σ_{q in c} (b_q - a_q - d_s))² / Q_s²            C clusters, Q_s questions
+    interval = d ± t · SE, with Satterthwaite's degrees of freedom of the sets' C-1
+
+p counts all ways of exchanging the two scores within clusters where there are at most `EXACT` of these; above, it is that
+of d / SE.
+"""
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
-from pathlib import Path
+import math
+from collections.abc import Sequence
 
 import numpy as np
 from clusters import Ints
 
-from qontext.evaluation.comparison import Difference, randomization_test
+from qontext.evaluation.comparison import Difference
 from qontext.evaluation.measures import Floats
+from qontext.evaluation.ppi import t_cdf, t_quantile
 
-COARSE, FINE = 0.002, 200_000
-"""Permutations of differences whose p, after the usual number of them, is at most COARSE."""
-FIELDS = tuple(field.name for field in fields(Difference))
-RESAMPLES, BLOCK = 10_000, 500
-DRAWN: dict[str, Difference] = {}
-"""Differences by the digest of the values, drawn before or now."""
+EXACT = 20
 
 
 def precise(a: Floats, b: Floats, clusters: Ints) -> Difference:
@@ -28,53 +29,36 @@ def precise(a: Floats, b: Floats, clusters: Ints) -> Difference:
 
 
 def over_sets(sets: Sequence[tuple[Floats, Floats, Ints]], level: float = 0.95) -> Difference:
-    """The difference averaged over sets, which count equally however many questions they have:
-
-        d = 1/S Σ_s mean over the questions q of s of (b_q - a_q)
-
-    Questions about the same document (`clusters` [Q]) are no independent draws: the randomization test swaps the two scores
-    of all questions of a cluster at once, and the bootstrap draws as many clusters from each set as it has. p is drawn more
-    finely where it is small: it is multiplied by the number of differences of a claim. Differences of the same values are
-    drawn once, and kept beside the cells."""
-    content = b"".join(part.tobytes() for of in sets for part in of) + str(level).encode()
-    key = hashlib.blake2b(content, digest_size=8).hexdigest()
-    if key not in DRAWN:
-        random, means, swapped = np.random.default_rng(42), np.zeros(RESAMPLES), []
-        for a, b, clusters in sets:
-            sums, sizes = np.bincount(clusters, b - a), np.bincount(clusters)
-            swapped.append(sums / len(a) / len(sets))
-            means += resampled(sums, sizes, random) / len(sets)
-        changes, weighted = np.concatenate([b - a for a, b, _ in sets]), np.concatenate(swapped)
-        low, high = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-        p = randomization_test(weighted)
-        DRAWN[key] = Difference(
-            mean=float(weighted.sum()),
-            low=float(low),
-            high=float(high),
-            p=p if p > COARSE else randomization_test(weighted, permutations=FINE),
-            wins=int((changes > 0).sum()),
-            losses=int((changes < 0).sum()),
-            ties=int((changes == 0).sum()),
-        )
-    return DRAWN[key]
-
-
-def resampled(sums: Floats, sizes: Ints, random: np.random.Generator) -> Floats:
-    """[R] the means of questions of clusters that are drawn with replacement."""
-    means = np.empty(RESAMPLES)
-    for start in range(0, RESAMPLES, BLOCK):
-        drawn = random.integers(0, len(sums), (min(BLOCK, RESAMPLES - start), len(sums)))
-        means[start : start + BLOCK] = sums[drawn].sum(1) / sizes[drawn].sum(1)
-    return means
-
-
-def read_drawn(file: Path) -> dict[str, Difference]:
-    kept = json.loads(file.read_text("utf-8")) if file.exists() else {}
-    return {key: Difference(**dict(zip(FIELDS, values))) for key, values in kept.items()}
-
-
-def write_drawn(file: Path, used: Mapping[str, Difference]) -> None:
-    lines = ",\n".join(
-        f"{json.dumps(key)}: {json.dumps(list(asdict(used[key]).values()))}" for key in sorted(used)
+    """The difference averaged over sets, each of them a, b and `clusters` [Q]."""
+    sums, variances, freedoms = [], [], []
+    for a, b, clusters in sets:
+        of, sizes = np.bincount(clusters, b - a), np.bincount(clusters)
+        sums.append(of / len(a) / len(sets))
+        rest = (of - (b - a).mean() * sizes) / len(a) / len(sets)
+        freedoms.append(max(len(of) - 1, 1))
+        variances.append(float(rest @ rest) * len(of) / freedoms[-1])
+    changes, weighted = np.concatenate([b - a for a, b, _ in sets]), np.concatenate(sums)
+    mean, variance = float(weighted.sum()), sum(variances)
+    shares = sum(own**2 / freedom for own, freedom in zip(variances, freedoms))
+    freedom = int(variance**2 / shares) if shares else sum(freedoms)
+    half = t_quantile((1 + level) / 2, freedom) * math.sqrt(variance)
+    is_exact = np.count_nonzero(weighted) <= EXACT
+    t = abs(mean) / max(math.sqrt(variance), 1e-12)
+    p = exact(weighted) if is_exact else 2 * (1 - t_cdf(t, freedom))
+    return Difference(
+        mean=mean,
+        low=mean - half,
+        high=mean + half,
+        p=p,
+        wins=int((changes > 0).sum()),
+        losses=int((changes < 0).sum()),
+        ties=int((changes == 0).sum()),
     )
-    file.write_text(f"{{\n{lines}\n}}\n", "utf-8")
+
+
+def exact(weighted: Floats) -> float:
+    """The share of all signs of these numbers whose sum is at least as far from 0."""
+    totals = np.zeros(1)
+    for number in weighted[weighted != 0]:
+        totals = np.concatenate([totals + number, totals - number])
+    return float((np.abs(totals) >= abs(weighted.sum()) - 1e-12).mean())

@@ -1,7 +1,6 @@
 """Write the tables and figures of the pages about the study from the cells, and an HTML page with all plots.
 
-    python evidence/page.py [--cells evidence/cells] [--pages docs/results] [--differences evidence/differences.json]
-        [--html runs/evidence.html]
+    python evidence/page.py [--cells evidence/cells] [--pages docs/results] [--html runs/evidence.html]
 
 A figure on these pages is thus one that a cell measured. Text between the tables is written by hand.
 """
@@ -22,7 +21,7 @@ import numpy as np
 from claims import CLAIMS, Claim
 from clusters import clusters_of
 from curves import depth_curves, learning
-from differences import DRAWN, precise, read_drawn, write_drawn
+from differences import precise
 from record import read_cells
 from study import ARMS, PILOT
 from systems import (
@@ -53,6 +52,24 @@ INK = "#808080"
 """Of figures' text: readable on a light and on a dark page."""
 WORDS = ("reproduced", "reproduced in part", "mixed", "contradicted in part", "contradicted", "inconclusive")
 """Verdicts, in the order in which a row names those of several starts and sets."""
+
+SETS = {
+    "FairytaleQA": "fairytaleqa",
+    "MedQuAD": "medquad",
+    "SQuAD": "squad_pool",
+    "SQuADShifts": "squadshifts_wiki_pool",
+}
+DECIDE = ("plain/", "long/", "stages/", "relevance/")
+"""Scales with the start of the study; others repeat some of its arms, or start elsewhere."""
+MOST = (
+    ("coCondenser: queries over passages", "plain", "cocondenser-passage", "cocondenser-query"),
+    ("CoT-MAE, 1,500 steps: queries over passages", "long", "cot-mae-passage-long", "cot-mae-query-long"),
+    ("coCondenser: queries over random spans", "plain", "cocondenser-span", "cocondenser-query"),
+    ("coCondenser with queries over no pre-training", "plain", "none", "cocondenser-query"),
+    ("coCondenser with queries over MLM", "plain", "mlm", "cocondenser-query"),
+    ("CoT-MAE over the contrastive loss alone, 1,500 steps", "long", "contrastive-query-long", "cot-mae-query-long"),
+)  # fmt: skip
+"""Claim, scale, baseline and candidate of the page's table."""
 
 PARTS = {"with labels": True, "without labels": False}
 """The columns of verdicts: what papers publish is with labels."""
@@ -86,12 +103,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cells", type=Path, default=HERE / "cells")
-    parser.add_argument("--differences", type=Path, default=HERE / "differences.json")
     parser.add_argument("--pages", type=Path, default=HERE.parent / "docs" / "results")
     parser.add_argument("--html", type=Path, default=Path("runs/evidence.html"))
     options = parser.parse_args()
     cells = read_cells(options.cells)
-    DRAWN.update(read_drawn(options.differences))
     tables = tables_of(cells)
     texts = {name: filled((options.pages / name).read_text("utf-8"), tables) for name in PAGES}
     for name, text in texts.items():
@@ -99,7 +114,6 @@ def main() -> None:
     systems = systems_of(cells)
     curves = learning(systems) | depth_curves(cells)
     drawn = figures(systems) | curves
-    write_drawn(options.differences, DRAWN)
     for name, figure in drawn.items():
         file = f"figures/evidence-{name}.svg"
         if any(f"({file})" in text for text in texts.values()):
@@ -159,70 +173,71 @@ def detectable(test: Test) -> float:
     return (1.96 + 0.84) * standard_error
 
 
-def verdicts(tests: Sequence[Test], claim: Claim) -> str:
-    """One verdict if it is the same at every start and data set, else each with its places."""
-    places = sorted({test.data for test in tests if test.claim is claim})
-    where: dict[str, list[str]] = defaultdict(list)
-    for place in places:
-        where[verdict([test for test in tests if test.data == place], claim)].append(place)
-    if len(where) < 2:
-        return verdict(tests, claim)
-    return "; ".join(f"{text} ({', '.join(where[text])})" for text in where)
+def by_set(tests: Sequence[Test]) -> dict[str, list[Test]]:
+    """The differences by set. Those from the plain start count; where there are none, those of other scales. Sets that no
+    arm was trained on do not count: their encoders are those of another set."""
+    sets: dict[str, list[Test]] = defaultdict(list)
+    for test in tests:
+        if test.data.partition("/")[2] in SETS.values():
+            sets[test.data.partition("/")[2]].append(test)
+    decide = {name: [test for test in own if test.data.startswith(DECIDE)] for name, own in sets.items()}
+    return {name: decide[name] or own for name, own in sets.items()}
 
 
 def summary(tests: Sequence[Test], claim: Claim) -> str:
-    """The verdicts of a claim without their places: the number of starts and sets with each."""
-    own = [test for test in tests if test.claim is claim]
-    found: dict[str, list[float]] = defaultdict(list)
-    for place in sorted({test.data for test in own}):
-        there = [test for test in own if test.data == place]
-        word = verdict(there, claim).partition(" (could show")[0]
-        found[word].append(max(map(detectable, there)))
-    texts = {
-        word: word + (f" (≥{max(found[word]):.1f})" if word == "inconclusive" else "")
-        for word in sorted(found, key=lambda word: WORDS.index(word) if word in WORDS else len(WORDS))
-    }
-    if len(texts) < 2:
-        return next(iter(texts.values()), "not tested")
-    return ", ".join(f"{text}: {len(found[word])}" for word, text in texts.items())
+    """The verdicts on a claim with the number of sets of each, and the least and the greatest difference."""
+    found: dict[str, list[Test]] = defaultdict(list)
+    for own in by_set([test for test in tests if test.claim is claim]).values():
+        found[verdict(own, claim).partition(" (could show")[0]] += own
+    if not found:
+        return "not tested"
+    texts = []
+    for word in sorted(found, key=lambda word: WORDS.index(word) if word in WORDS else len(WORDS)):
+        count = len({test.data.partition("/")[2] for test in found[word]})
+        weakest = f" (≥{max(map(detectable, found[word])):.1f})" if word == "inconclusive" else ""
+        texts.append(f"{word}{weakest}: {count}")
+    points = sorted(100 * test.difference.mean for own in found.values() for test in own)
+    return (
+        f"{', '.join(texts)}; {'…'.join(f'{point:+.1f}' for point in dict.fromkeys((points[0], points[-1])))}"
+    )
 
 
-def verdicts_table(tests: Sequence[Test]) -> Table:
-    """A row per claim, without places: what the page shows."""
-    table = Table(["claim", "published", *PARTS, "confounded by"], is_prose=True)
+def claims_table(tests: Sequence[Test]) -> Table:
+    """A row per claim."""
+    table = Table(["claim", "paper", "published", *PARTS, "seeds", "confounded by"], is_prose=True)
     for claim in CLAIMS:
         published = f"{claim.published:+.1f}" if claim.published is not None else "–"
+        own = [test for test in tests if test.claim is claim]
         found = []
         for is_labeled in PARTS.values():
-            own = [test for test in tests if test.claim is claim and test.is_labeled == is_labeled]
-            found.append(f"{summary(own, claim)}; {ends(own)}" if own else "–")
-        if not any(test.claim is claim for test in tests):
-            found[0] = "not tested"
-        texts = [claim.text, published, *found, ", ".join(claim.faults) or "–"]
+            part = [test for test in own if test.is_labeled == is_labeled]
+            found.append(summary(part, claim) if part else "–" if own else "not tested")
+        seeds = (
+            "–".join(dict.fromkeys(str(of(test.seeds for test in own)) for of in (min, max))) if own else "–"
+        )
+        texts = [claim.text, claim.place, published, *found, seeds, ", ".join(claim.faults) or "–"]
         table.rows.append(Row(tuple(Cell(text, is_text=True) for text in texts)))
     return table
 
 
-def ends(tests: Sequence[Test]) -> str:
-    """The least and the greatest difference, in points."""
-    points = [100 * test.difference.mean for test in tests]
-    return f"{min(points):+.1f}…{max(points):+.1f}" if len(points) > 1 else f"{points[0]:+.1f}"
-
-
-def claims_table(tests: Sequence[Test]) -> Table:
-    columns = ["claim", "paper", "published", *PARTS, "confounded by", "tested", "better", "worse"]
-    table = Table(columns, is_prose=True)
-    for claim in CLAIMS:
-        own = [test for test in tests if test.claim is claim]
-        signs = [np.sign(test.difference.mean) if test.p < 0.05 else 0 for test in own]
-        published = f"{claim.published:+.1f}" if claim.published is not None else "–"
-        parts = ([test for test in own if test.is_labeled == is_labeled] for is_labeled in PARTS.values())
-        found = [verdicts(part, claim) if part else "–" for part in parts]
-        if not own:
-            found[0] = verdict([], claim)
-        texts = [claim.text, claim.place, published, *found, ", ".join(claim.faults) or "–"]
-        numbers = [str(len(own)), str(signs.count(1)), str(signs.count(-1))]
-        table.rows.append(Row((*(Cell(text, is_text=True) for text in texts), *map(Cell, numbers))))
+def sets_table(cells: Sequence[dict[str, Any]]) -> Table:
+    """The claims that matter most, on each set: the difference in points, its interval and the number of seeds."""
+    table, values = Table(["claim", "search", *SETS]), values_of(cells)
+    for title, scale, baseline, candidate in MOST:
+        for labels in ("0", "1000", "1000+bm25"):
+            texts = []
+            for name in SETS.values():
+                place = f"{scale}/{name}"
+                both = [values.get((place, labels, arm), {}) for arm in (baseline, candidate)]
+                seeds = sorted(both[0].keys() & both[1].keys())
+                if seeds:
+                    a, b = (np.mean([of[seed][MAIN] for seed in seeds], axis=0) for of in both)
+                    d = precise(a, b, clusters_of(place, len(a)))
+                    of_points = f"{100 * d.mean:+.1f} ({100 * d.low:.1f} … {100 * d.high:.1f})"
+                texts.append(f"{of_points}, {len(seeds)}" if seeds else "–")
+            if set(texts) != {"–"}:
+                first = [Cell(text, is_text=True) for text in (title, labeled(labels))]
+                table.rows.append(Row((*first, *map(Cell, texts))))
     return table
 
 
@@ -272,12 +287,6 @@ def arms_table(systems: dict[Key, SystemScores], cells: Sequence[dict[str, Any]]
     return table
 
 
-SHORT = {
-    "FairytaleQA": "plain/fairytaleqa",
-    "MedQuAD": "plain/medquad",
-    "SQuAD": "plain/squad_pool",
-    "SQuADShifts": "plain/squadshifts_wiki_pool",
-}
 SHORT_ARMS = (
     "bm25", "words-64", "none", "mlm", "cot-mae-query", "cocondenser-passage", "cocondenser-span", "cocondenser-query",
     "contrastive-query",
@@ -287,7 +296,7 @@ SHORT_ARMS = (
 
 def short_table(systems: dict[Key, SystemScores]) -> Table:
     """The means of the arms that decide, on all sets, without labels and with the most."""
-    columns = [(name, place, labels) for name, place in SHORT.items() for labels in ("0", "1000")]
+    columns = [(name, f"plain/{of}", labels) for name, of in SETS.items() for labels in ("0", "1000")]
     table = Table(["pre-training", *(f"{name}, {labeled(labels)}" for name, _, labels in columns)])
     for arm in SHORT_ARMS:
         # A floor without a model is a control of every scale.
@@ -310,7 +319,7 @@ def tables_of(cells: Sequence[dict[str, Any]]) -> dict[str, Table]:
     places = sorted({key[0] for key in systems})
     deep = dict.fromkeys(["depth", *(cell["scale"].removesuffix(PILOT) for cell in cells if is_deep(cell))])
     return {
-        "verdicts": verdicts_table(tests),
+        "most": sets_table(first),
         "claims": claims_table(tests),
         "short": short_table(systems),
         "controls_differences": controls.differences_table(first),

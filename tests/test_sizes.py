@@ -20,9 +20,9 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 50467,
     "MODULES": 292,
-    "TEST_LINES": 40409,
+    "TEST_LINES": 40391,
     "MANUAL_WORDS": 24712,
-    "RESULT_WORDS": 21710,
+    "RESULT_WORDS": 20178,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
 fall: whoever adds a line takes one away."""

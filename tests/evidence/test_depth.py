@@ -40,8 +40,8 @@ def test_sets_count_equally_however_many_questions_they_have(modules: Any) -> No
     d = modules["differences"].over_sets(sets)
     assert d.mean == pytest.approx(0.15) and d.p == pytest.approx(24 / 64)
     assert (d.wins, d.losses, d.ties) == (5, 1, 0)
-    # The bootstrap draws the first set's mean from -.1, .2 and .5, and that of the second is .1 always.
-    assert (d.low, d.high) == pytest.approx((0.0, 0.3))
+    # The first set's changes are .5 and -.1: a standard error of .3, half of which counts, with one degree of freedom.
+    assert (d.low, d.high) == pytest.approx((0.15 - 12.7062 * 0.15, 0.15 + 12.7062 * 0.15), rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,9 @@ def test_the_primary_comparisons_are_four_and_corrected_together(modules: Any) -
     assert [one.difference.mean for one in found] == pytest.approx([0.02, 0.01, 0, 0])
     assert [one.verdict for one in found] == ["reproduced"] * 2 + ["no effect that matters"] * 2
     assert rows(modules["depth"].compared_table(found))[1][2:5] == ["2", "+1.00, +1.00", "+1.00"]
-    # 40 questions with the same sign: no draw is as extreme, so p is 1 / 200,001 before it is multiplied by 4 and 3.
-    assert [one.p for one in found] == pytest.approx([4 / 200_001] * 2 + [1, 1])
+    assert [one.p for one in found] == pytest.approx([0, 0, 1, 1]), (
+        "all questions differ by as much, or not at all"
+    )
 
 
 def test_a_verdict_needs_both_seeds_on_all_sets_and_one_start(modules: Any) -> None:
