@@ -22,7 +22,7 @@ TOTALS = {
     "MODULES": 292,
     "TEST_LINES": 40391,
     "MANUAL_WORDS": 24712,
-    "RESULT_WORDS": 20178,
+    "RESULT_WORDS": 20177,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
 fall: whoever adds a line takes one away."""
