@@ -44,7 +44,7 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
         "frame/process.py",
         "corpus/sources/web.py",  # the pause between requests
         "retrieve/ask/prepared.py",  # until another process has updated the index
-        "queries/generators/chat.py",  # the pause before another attempt
+        "queries/generators/llm.py",  # the pause before another attempt
         "retrieve/index/servers/milvus.py",  # until the server has built its index
     }
     assert not [name for name, text in sources.items() if name.startswith("frame/") and "pydocs" in text]

@@ -6,7 +6,6 @@ import json
 import socket
 import struct
 import threading
-import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -160,12 +159,6 @@ class Server:
         reply = {"error": {"message": f"no: {handler.headers.get('Authorization', '')}"}}
         self.reply(handler, int(code), json.dumps(reply).encode())
 
-    def busy(self, handler, body, seconds):
-        self.reply(handler, 429, b"slow down", Retry_After=seconds)
-
-    def silent(self, handler, body, seconds):
-        time.sleep(float(seconds))
-
     def garbage(self, handler, body, _):
         self.reply(handler, 200, b"\x00\xff<html>not what you asked for</html>")
 
@@ -180,9 +173,9 @@ class Server:
 @pytest.fixture
 def server(monkeypatch):
     """A chat server that misbehaves on request, and no long pauses between attempts."""
-    from qontext.queries.generators.chat import Chat
+    from qontext.queries.generators.llm import Chat
 
-    monkeypatch.setattr(Chat.__init__, "__defaults__", (None, 120.0, 6, 0.01))
+    monkeypatch.setattr(Chat, "first_pause", 0.01)
     server_started = Server()
     yield server_started
     server_started.http.shutdown()

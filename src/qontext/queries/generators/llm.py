@@ -1,46 +1,44 @@
 """Queries from a large language model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, hosted).
 
-One request per passage asks for all its queries. Requests run concurrently, up to a limit. Passages without a
-reply after all retries are requested once more at the end of their part. Up to one percent may then remain
-without queries, and are listed; more, or ten in a row, stop the run, and the same command resumes at that
-part. Replies are parsed strictly.
+One request per passage asks for all its queries. Requests run concurrently, up to a limit. What passes (too many requests,
+server errors, timeouts, broken connections, replies that are no chat completions) is tried again after a growing pause. Up to
+one percent of a part's passages may remain without a reply, and are listed; more stop the run, and the same command resumes at
+that part. A wrong key or URL stops the run at once. No message and no file contains the key.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import random
 import re
+import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import Annotated, Any, Literal, NoReturn, Self
+from typing import Annotated, Any, Literal, Self
+from urllib.parse import urlsplit
 
+import httpx
 from pydantic import Field, model_validator
 
 from qontext.data.collection import Passage
 from qontext.frame import log, trust
 from qontext.frame.config import Asks, Machine
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, shorten
+from qontext.frame.trust import Demand
 from qontext.queries.generators import Generator, Task
-from qontext.queries.generators.chat import (
-    DEFAULT_ENDPOINT,
-    DEFAULT_KEY_VARIABLE,
-    CallFailed,
-    Chat,
-    check_endpoint,
-    demands,
-    read_key,
-)
 from qontext.queries.generators.t5 import SamplingOptions
 from qontext.training.randomness import key_of, torch_seed
 
+DEFAULT_ENDPOINT, DEFAULT_KEY_VARIABLE = "http://127.0.0.1:8000/v1", "OPENAI_API_KEY"
 CHARACTERS_PER_TOKEN = 4
+TIMEOUT, RETRIES, LONGEST_PAUSE = 300.0, 7, 60.0
+"""Seconds without an answer, attempts after the first one, and seconds between two of them."""
+_PASSES = frozenset((408, 409, 425, 429, 500, 502, 503, 504, 520, 522, 524, 529))
 _SECRET = re.compile(
     r'(?i)"([^"]*(?:api[_-]?key|authorization|password|secret|(?:auth|access|bearer)[_-]?token))":'
 )
-IN_A_ROW = 10
-"""Consecutive passages without a reply after which the run stops (endpoint down, or wrong settings)."""
-
 
 TEMPLATES = {
     "question": "questions that a person would ask and that this passage answers",
@@ -48,7 +46,6 @@ TEMPLATES = {
     "passage would type into a search box",
     "claim": "short factual claims that this passage confirms",
 }
-
 _SYSTEM = (
     "You write search queries for passages of a collection. A good query can be understood without the passage, "
     "names what it is about, is answered by this passage and by few others, and does not copy long phrases of it."
@@ -58,6 +55,42 @@ _NUMBERED = re.compile(r"(?:\d{1,3}[.):]|[-*•])\s+(?P<query>\S.*)")
 _FENCE = re.compile(r"```\w*\s*")
 _THOUGHTS = re.compile(r"^\s*<think>.*?</think>", re.S)
 LONGEST_QUERY = 400
+
+
+def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
+    """Permissions that the settings need: to send passages to the endpoint, and a key with them. A key is only sent to the
+    host that the user named; passages that stay on this machine, without a key, need no permission."""
+    endpoint = str(values.get("endpoint") or DEFAULT_ENDPOINT)
+    variable = str(values.get("key_variable") or DEFAULT_KEY_VARIABLE)
+    host = () if endpoint == DEFAULT_ENDPOINT else (endpoint,)
+    check_endpoint(endpoint)
+    if host and not trust.is_this_machine(urlsplit(endpoint).hostname or ""):
+        yield Demand(f"send passages to {endpoint}", host)
+    is_default = variable == DEFAULT_KEY_VARIABLE
+    # A variable that is named is told even where it is not set.
+    if is_default and not os.environ.get(variable, "").strip():
+        return
+    sends = f"send the environment variable {variable} to {endpoint}"
+    if is_default or variable.startswith(trust.PREFIX):
+        yield Demand(sends, host if is_default else (*host, variable))
+    elif trust.is_given(variable):
+        yield Demand(sends, host)
+    else:
+        yield Demand(
+            sends,
+            (variable,),
+            only_by=f"Name the variable yourself (--key-variable, or --set STEP.key_variable={variable}): a file may only "
+            f"name {DEFAULT_KEY_VARIABLE} and variables that begin with {trust.PREFIX}.",
+        )
+
+
+def check_endpoint(endpoint: str) -> None:
+    """Refuse what is no base URL, and one with a secret, which would be recorded. Neither is repeated."""
+    if any(sign in endpoint for sign in "@?#") or not re.fullmatch(r"https?://[\w.\-\[\]:]+(/\S*)?", endpoint):
+        raise QontextError(
+            "the address of the endpoint is no http or https URL without credentials, query and fragment",
+            remedy=f"Example: --endpoint {DEFAULT_ENDPOINT}. A key belongs into the environment variable of --key-variable.",
+        )
 
 
 class LlmOptions(SamplingOptions):
@@ -79,14 +112,6 @@ class LlmOptions(SamplingOptions):
     """Environment variable with the API key; the key itself is never written."""
     concurrency: Annotated[int, Field(ge=1, le=1024), Machine()] = 16
     """Number of concurrent requests."""
-    timeout: Annotated[float, Field(gt=0, le=86_400), Machine()] = 120.0
-    """Timeout of a request, in seconds without an answer."""
-    retries: Annotated[int, Field(ge=0), Machine()] = 6
-    """Number of retries after a failure, with increasing pauses."""
-    price_in: Annotated[float, Field(ge=0), Machine()] = 0.0
-    """Price per million input tokens, to report the cost."""
-    price_out: Annotated[float, Field(ge=0), Machine()] = 0.0
-    """Price per million output tokens."""
 
     @model_validator(mode="after")
     def _can_be_requested(self) -> Self:
@@ -95,8 +120,77 @@ class LlmOptions(SamplingOptions):
                 "the generator 'llm' needs the name of a model", remedy="Add --chat-model NAME."
             )
         check_endpoint(self.endpoint)
-        read_options(self.chat_options)
+        if secret := _SECRET.search(json.dumps(json.loads(self.chat_options))):
+            raise QontextError(
+                f"--chat-options contains {secret[1]!r}, and options are recorded",
+                remedy="Put the key into an environment variable and name that variable with --key-variable.",
+            )
         return self
+
+
+class CallFailed(Exception):
+    """No usable reply to this request; other requests may succeed."""
+
+
+class Chat:
+    """A chat endpoint (``https://host/v1``) and its key."""
+
+    first_pause = 1.0
+
+    def __init__(self, endpoint: str, key: str | None = None, connections: int = 1) -> None:
+        self.endpoint, self.key = endpoint, key
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        # Neither redirects nor proxies: the key is for the host that was named.
+        self.client = httpx.Client(
+            headers=headers,
+            timeout=TIMEOUT,
+            limits=httpx.Limits(max_connections=connections),
+            trust_env=False,
+        )
+
+    def ask(self, body: dict[str, Any]) -> tuple[str, Counter[str]]:
+        """The model's text, and its cost in tokens."""
+        pause = self.first_pause
+        for attempt in range(RETRIES + 1):
+            if attempt:
+                # A random share, so that waiting requests are not all sent again at the same time.
+                time.sleep(min(LONGEST_PAUSE, pause * (0.5 + random.random())))
+                pause *= 2
+            try:
+                response = self.client.post(f"{self.endpoint.rstrip('/')}/chat/completions", json=body)
+                if response.is_success:
+                    return _parse(response.json())
+            except (httpx.RequestError, ValueError, LookupError, TypeError) as error:
+                reason = f"no chat completion: {type(error).__name__} {error}"
+                continue
+            reason = self._hide(f"{response.status_code} {response.reason_phrase}: {response.text}")
+            if response.status_code not in _PASSES:
+                self._refuse(response.status_code, reason)
+        raise CallFailed(f"{self._hide(reason)} (tried {RETRIES + 1} times)")
+
+    def _refuse(self, status: int, reason: str) -> None:
+        """A request that must not be sent again: another passage's may succeed, unless the key or the address is wrong."""
+        if status in (400, 413, 422):
+            raise CallFailed(reason)
+        is_of_key = status in (401, 403)
+        raise QontextError(
+            f"the endpoint refuses the key ({reason})" if is_of_key else f"the endpoint answers {reason}",
+            place=self.endpoint,
+            remedy="Set the environment variable named by --key-variable to a valid key."
+            if is_of_key
+            else "Check --endpoint and --chat-model.",
+        )
+
+    def _hide(self, text: str) -> str:
+        """A short message without the key, which servers may repeat in their errors."""
+        return shorten(text.replace(self.key, "***") if self.key else text, 400)
+
+
+def _parse(reply: Any) -> tuple[str, Counter[str]]:
+    text, usage = reply["choices"][0]["message"]["content"], reply.get("usage") or {}
+    if not isinstance(text, str):
+        raise TypeError("the reply contains no text")
+    return text, Counter({name: int(usage.get(name) or 0) for name in ("prompt_tokens", "completion_tokens")})
 
 
 class Llm(Generator):
@@ -108,89 +202,59 @@ class Llm(Generator):
 
     def __init__(self, settings: LlmOptions, task: Task) -> None:
         trust.require(demands({"endpoint": settings.endpoint, "key_variable": settings.key_variable}))
-        key = read_key(settings.key_variable)
-        self.settings, self.task, self.more = settings, task, read_options(settings.chat_options)
-        self.chat = Chat(settings.endpoint, key, settings.timeout, settings.retries)
+        key = os.environ.get(settings.key_variable, "").strip()
+        if not key and settings.key_variable != DEFAULT_KEY_VARIABLE:
+            # The variable's name is not repeated: it may be the key, passed by mistake.
+            raise QontextError("the environment variable that --key-variable names is not set")
+        self.settings, self.task, self.more = settings, task, json.loads(settings.chat_options)
+        self.chat = Chat(settings.endpoint, key or None, settings.concurrency)
         self.tally: Counter[str] = Counter()
 
     @classmethod
     def open(cls, options: LlmOptions, task: Task) -> Llm:
         return cls(options, task)
 
-    @classmethod
-    def report(cls, options: LlmOptions, tally: Counter[str]) -> dict[str, Any]:
-        """The cost of the tokens, if prices are known."""
-        if not options.price_in and not options.price_out:
-            return {}
-        read, written = tally["prompt_tokens"], tally["completion_tokens"]
-        return {"cost": round((read * options.price_in + written * options.price_out) / 1e6, 6)}
-
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        failed: dict[int, CallFailed] = {}
-        yield from self._ask_all(passages, range(len(passages)), failed)
-        if failed:
-            again = list(failed)
-            failed.clear()
-            yield from self._ask_all(passages, again, failed)
-        if len(failed) > max(1, len(passages) // 100):
-            self._stop(failed)
-        for index, error in failed.items():
-            self.tally["unanswered"] += 1
-            log.warn(f"no reply for passage {passages[index].id!r}: {error}")
-            yield index, []
-
-    def _ask_all(
-        self, passages: list[Passage], which: Iterable[int], failed: dict[int, CallFailed]
-    ) -> Iterator[tuple[int, list[str]]]:
-        """Yield replies as they arrive; failed requests are put into `failed`."""
-        in_a_row = 0
+        """The queries, as replies arrive."""
+        unanswered = 0
         pool = ThreadPoolExecutor(self.settings.concurrency)
         try:
-            passage_of = {pool.submit(self._ask, passages[i]): i for i in which}
-            for future in as_completed(passage_of):
+            place_of = {pool.submit(self._ask, passage): place for place, passage in enumerate(passages)}
+            for future in as_completed(place_of):
+                place = place_of[future]
                 try:
                     queries, counts = future.result()
                 except CallFailed as error:
-                    failed[passage_of[future]] = error
-                    in_a_row += 1
-                    if in_a_row == IN_A_ROW:
-                        self._stop(failed)
-                else:
-                    in_a_row = 0
-                    self.tally.update(counts)
-                    yield passage_of[future], queries
+                    unanswered += 1
+                    if unanswered > max(1, len(passages) // 100):
+                        raise QontextError(
+                            f"{unanswered} passages got no reply; last error: {error}",
+                            place=self.settings.endpoint,
+                            remedy="Fix the cause and run the same command again: it resumes.",
+                        ) from None
+                    log.warn(f"no reply for passage {passages[place].id!r}: {error}")
+                    queries, counts = [], Counter(unanswered=1)
+                self.tally.update(counts)
+                yield place, queries
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
-
-    def _stop(self, failed: dict[int, CallFailed]) -> NoReturn:
-        raise QontextError(
-            f"{len(failed)} passages got no reply; last error: {[*failed.values()][-1]}",
-            place=self.settings.endpoint,
-            remedy="Fix the cause and run the same command again: it resumes.",
-        )
 
     def _ask(self, passage: Passage) -> tuple[list[str], Counter[str]]:
         """The passage's queries and their cost; an invalid reply is requested once more."""
         counts: Counter[str] = Counter()
         for attempt in range(2):
-            reply = self.chat.ask(self._body(passage, attempt))
-            counts["requests"] += 1
-            counts["prompt_tokens"] += reply.prompt_tokens
-            counts["completion_tokens"] += reply.completion_tokens
-            if queries := read_queries(reply.text):
+            text, tokens = self.chat.ask(self._body(passage, attempt))
+            counts += tokens + Counter(requests=1)
+            if queries := read_queries(text):
                 return queries, counts
             counts["unreadable_replies"] += 1
         return [], counts
 
     def _body(self, passage: Passage, attempt: int) -> dict[str, Any]:
-        settings = self.settings
-        text = passage.text[: settings.max_passage_tokens * CHARACTERS_PER_TOKEN]
-        count = self.task.per_passage
+        settings, count = self.settings, self.task.per_passage
         body: dict[str, Any] = {
             "model": settings.chat_model,
-            "messages": messages(
-                passage.title, text, count, settings.template, settings.language, settings.style
-            ),
+            "messages": messages(passage, count, settings),
             "temperature": settings.temperature,
             "top_p": settings.top_p,
             "max_tokens": settings.max_new_tokens * count + 64,
@@ -199,32 +263,15 @@ class Llm(Generator):
         return {name: value for name, value in {**body, **self.more}.items() if value is not None}
 
 
-def read_options(text: str) -> dict[str, Any]:
-    """The additional fields of the request; they are recorded, so keys are refused."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        value = None
-    if not isinstance(value, dict):
-        raise QontextError("--chat-options is not a JSON object", remedy="Example: '{\"top_p\": null}'")
-    if secret := _SECRET.search(json.dumps(value)):
-        raise QontextError(
-            f"--chat-options contains {secret[1]!r}, and options are recorded",
-            remedy="Put the key into an environment variable and name that variable with --key-variable.",
-        )
-    return value
-
-
-def messages(
-    title: str, text: str, count: int, template: str, language: str, style: str
-) -> list[dict[str, str]]:
+def messages(passage: Passage, count: int, settings: LlmOptions) -> list[dict[str, str]]:
     """The chat messages that request `count` queries."""
-    wishes = [f"Write {count} different {TEMPLATES[template]}."]
-    wishes.append(f"Write them in {language}." if language else "Write them in the language of the passage.")
-    if style:
-        wishes.append(f"Style: {style}.")
+    language = f"in {settings.language}" if settings.language else "in the language of the passage"
+    wishes = [f"Write {count} different {TEMPLATES[settings.template]}.", f"Write them {language}."]
+    if settings.style:
+        wishes.append(f"Style: {settings.style}.")
     wishes.append(f"Reply with a JSON list of {count} strings and nothing else.")
-    heading = f"Title: {title}\n" if title else ""
+    heading = f"Title: {passage.title}\n" if passage.title else ""
+    text = passage.text[: settings.max_passage_tokens * CHARACTERS_PER_TOKEN]
     user = f"{heading}Passage:\n{text}\n\n{' '.join(wishes)}"
     return [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": user}]
 
@@ -238,12 +285,13 @@ def read_queries(reply: str) -> list[str]:
     if body.endswith("```") and _FENCE.fullmatch(head):
         body = inside.strip()
     if body[:1] in ("[", "{"):
-        return _from_json(body)
-    matches = [_NUMBERED.match(line) for line in map(str.strip, body.splitlines()) if line]
-    # One introductory line is accepted; with two or more, it is not a list of queries.
-    if sum(match is None for match in matches) > 1 or not any(matches):
-        return []
-    return _plausible([match["query"].strip('"“”') for match in matches if match])
+        queries = _from_json(body)
+    else:
+        matches = [_NUMBERED.match(line) for line in map(str.strip, body.splitlines()) if line]
+        # One introductory line is accepted; with two or more, it is not a list of queries.
+        is_list = sum(match is None for match in matches) <= 1
+        queries = [match["query"].strip('"“”') for match in matches if match and is_list]
+    return [query for query in queries if query.strip() and len(query) <= LONGEST_QUERY]
 
 
 def _from_json(body: str) -> list[str]:
@@ -254,17 +302,4 @@ def _from_json(body: str) -> list[str]:
     if isinstance(value, dict):
         lists = [item for item in value.values() if isinstance(item, list)]
         value = lists[0] if len(lists) == 1 else None
-    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        return []
-    return _plausible(value)
-
-
-def _plausible(queries: list[str]) -> list[str]:
-    return [
-        query for query in queries if query.strip() and len(query) <= LONGEST_QUERY and _is_unicode(query)
-    ]
-
-
-def _is_unicode(text: str) -> bool:
-    """True if it has no lone surrogate, which JSON can escape but UTF-8 cannot encode."""
-    return not any("\ud800" <= letter <= "\udfff" for letter in text)
+    return value if isinstance(value, list) and all(isinstance(item, str) for item in value) else []
