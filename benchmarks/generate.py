@@ -70,8 +70,8 @@ def main() -> None:
         task = Task("-", 5, 42)
         same = {"model": f"{scratch}/model", "max_new_tokens": options.tokens}
         generators = {
-            "transformers fp32": T5.open(T5Options(**same, device="cpu", precision="fp32"), task),
-            "transformers bf16": T5.open(T5Options(**same, device="cpu", precision="bf16"), task),
+            "transformers fp32": T5(T5Options(**same, device="cpu", precision="fp32"), task),
+            "transformers bf16": T5(T5Options(**same, device="cpu", precision="bf16"), task),
         }
         for _ in range(options.rounds):
             for name, generator in generators.items():

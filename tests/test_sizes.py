@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 50467,
-    "MODULES": 292,
-    "TEST_LINES": 40391,
-    "MANUAL_WORDS": 24712,
+    "LINES": 49920,
+    "MODULES": 290,
+    "TEST_LINES": 40162,
+    "MANUAL_WORDS": 24678,
     "RESULT_WORDS": 20177,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -275,7 +275,7 @@ def test_a_language_that_the_encoder_does_not_know(
     [
         ({"budget": "soon"}, "budget 'soon' is not a length of time"),
         ({"labels": "labels.jsonl"}, "is not a labeled pair"),
-        ({"generator": "llm"}, "needs the name of a model"),
+        ({"generator": "llm"}, "chat_model: field required"),
     ],
 )
 def test_bad_requests_are_told(

@@ -73,11 +73,8 @@ def test_a_generator_of_ones_own_is_planned_with(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     (tmp_path / "opening_words.py").write_text(
-        "from collections import Counter\n"
         "from qontext.queries.generators import Generator\n"
         "class Opening(Generator):\n"
-        "    def __init__(self):\n        self.tally = Counter()\n"
-        "    @classmethod\n    def open(cls, options, task):\n        return cls()\n"
         "    def __call__(self, passages):\n"
         "        for n, passage in enumerate(passages):\n            yield n, [passage.text[:40]]\n"
     )

@@ -10,16 +10,14 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pydantic import Field
 
 from qontext.data.collection import Passage
 from qontext.frame.config import Options
-from qontext.queries.generators import Generator, Task
+from qontext.queries.generators import Generator
 
 
 class SlowOptions(Options):
@@ -33,13 +31,6 @@ class SlowOptions(Options):
 class Slow(Generator):
     Options = SlowOptions
     part_passages = 4
-
-    def __init__(self, options: SlowOptions) -> None:
-        self.options, self.tally = options, Counter[str]()
-
-    @classmethod
-    def open(cls, options: Any, task: Task) -> Slow:
-        return cls(options)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         signals = Path(self.options.signals)

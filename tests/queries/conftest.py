@@ -51,14 +51,31 @@ def passages(write_passages):
     return write_passages([passage(n, text=f"{TEXTS[n % 4]} Case {n}.") for n in range(40)])
 
 
+NAMES = ["moss", "fern", "birch", "pine", "oak", "elm", "ash", "yew"]
+NAMES += ["rose", "lily", "iris", "daisy", "clover", "thyme", "sage", "mint"]
+
+
+@pytest.fixture
+def labeled(tmp_path):
+    """A labeled set in which the question is always 'what is NAME' for a passage about NAME."""
+    from tests.tiny import write_collection
+
+    passages = [
+        {"_id": f"p{n}", "title": "", "text": f"{name} is a plant that grows in a garden"}
+        for n, name in enumerate(NAMES)
+    ]
+    queries = [{"_id": f"q{n}", "text": f"what is {name}"} for n, name in enumerate(NAMES)]
+    splits = {"train": range(16), "dev": range(12, 16)}
+    qrels = {name: {f"q{n}": f"p{n}" for n in numbers} for name, numbers in splits.items()}
+    return str(write_collection(tmp_path / "labeled", passages, queries, qrels))
+
+
 @pytest.fixture(scope="session")
 def tiny_t5(tmp_path_factory):
     """A random T5 of one layer and a tokenizer that is trained here."""
-    from qontext.queries.train_generator import PRESETS, GeneratorPreset, from_scratch
+    from qontext.queries.train_generator import from_scratch
 
-    PRESETS["test"] = GeneratorPreset(1, 32, 2)
-    model, tokenizer = from_scratch("test", TEXTS * 3, 120, seed=1)
-    del PRESETS["test"]
+    model, tokenizer = from_scratch(1, 32, 2, TEXTS * 3, 120, seed=1)
     folder = tmp_path_factory.mktemp("tiny-t5")
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from qontext.data.collection import Passage, read_passages
-from qontext.queries.generators.keyphrase import Keyphrase, _heaviest
+from qontext.queries.generators import Task
+from qontext.queries.generators.keyphrase import Keyphrase, TitleOptions, _heaviest
 from qontext.queries.generators.questions import ask, stands_alone
 from qontext.queries.words import Rarity, TokenArrays
 
@@ -21,7 +22,11 @@ WORLD = [
 
 
 def generator(per_passage=5, seed=1, title="prepend"):
-    return Keyphrase(Rarity(WORLD), per_passage, seed, title=title)
+    return Keyphrase(TitleOptions(title=title), Task("-", per_passage, seed), Rarity(WORLD))
+
+
+def over(rarity):
+    return Keyphrase(TitleOptions(), Task("-", 5, 1), rarity)
 
 
 def generated(passages, **settings):
@@ -138,7 +143,7 @@ def test_sentences_end_where_people_end_them():
 )
 def test_odd_passages_do_no_harm(text):
     odd = Passage("odd", "", text, "d")
-    queries = Keyphrase(Rarity([odd]), 5, 1)
+    queries = over(Rarity([odd]))
     assert len(dict(queries([odd, WORLD[0]]))[1]) == 5
 
 
@@ -156,7 +161,7 @@ def test_words_of_real_questions_are_found(shared_data):
         (content_words(questions[q]), next(iter(judged)))
         for q, judged in list(labeled.qrels("dev").items())[:400]
     ]
-    generated = Keyphrase(Rarity(passages.values()), 5, 1)
+    generated = over(Rarity(passages.values()))
     ids = sorted({id for _, id in pairs})
     of = {ids[i]: queries for i, queries in generated([passages[id] for id in ids])}
     chance = random.Random(1)
@@ -244,7 +249,7 @@ def test_other_languages_have_stop_words_of_their_own(
     assert not rarity.stop(["universität", "universidad", "was"]).any(), (
         "an English function word is none here"
     )
-    queries = [pair for pairs in Keyphrase(rarity, 5, 1).labeled(passages) for pair in pairs]
+    queries = [pair for pairs in over(rarity).labeled(passages) for pair in pairs]
     terms = [query for kind, query in queries if kind == "terms"]
     assert terms and not [q for q in terms if set(common.split()) & set(q.split("_")[-1].split()[1:])]
     assert not [query for kind, query in queries if kind == "question" and not query.endswith("?")]
@@ -252,7 +257,7 @@ def test_other_languages_have_stop_words_of_their_own(
 
 def test_clauses_stand_for_words_where_there_are_no_spaces(shared_data: Callable[[str], Path]) -> None:
     passages = list(read_passages(shared_data("xquad_zh")))
-    queries = [queries for _, queries in Keyphrase(Rarity(passages), 5, 1)(passages)]
+    queries = [queries for _, queries in over(Rarity(passages))(passages)]
     assert all(len(own) == len(set(own)) >= 3 for own in queries)
     lengths = sorted(len(query) for own in queries for query in own)
     texts = sorted(len(passage.text) for passage in passages)

@@ -74,13 +74,6 @@ def test_pick_survives_the_ends_of_the_unit_interval():
     assert Sampler(top_k=3, top_p=1.0).pick(logits, torch.tensor([0.0, 1.0])).tolist() == [0, 2]
 
 
-def test_an_encoder_is_no_generator(passages, tmp_path, minilm):
-    with pytest.raises(
-        QontextError, match="'bert' model; generating queries needs a sequence-to-sequence model"
-    ):
-        api.generate(passages, out=tmp_path / "q", model=minilm)
-
-
 def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
     import shutil
 
@@ -92,16 +85,3 @@ def test_a_foreign_tokenizer_is_refused(passages, tmp_path, tiny_t5):
     )
     with pytest.raises(QontextError, match="do not belong together"):
         api.generate(passages, out=tmp_path / "q", model=tmp_path / "mixed")
-
-
-def test_half_a_model_is_refused(passages, tmp_path, tiny_t5):
-    import shutil
-
-    shutil.copytree(tiny_t5, tmp_path / "half")
-    weights = tmp_path / "half" / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    with pytest.raises(QontextError, match="cannot load the sequence-to-sequence model"):
-        api.generate(passages, out=tmp_path / "q", model=tmp_path / "half")
-    weights.unlink()
-    with pytest.raises(QontextError, match="contains no weights"):
-        api.generate(passages, out=tmp_path / "q2", model=tmp_path / "half")

@@ -5,29 +5,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from tests.queries.test_train_generator import NAMES
 
 from qontext import api
-from qontext.frame.errors import QontextError
 
 pytestmark = pytest.mark.numeric
 
 SMALL = {"batch_size": 8, "dev_every": 10, "max_passage_tokens": 32, "lr": 1e-2, "device": "cpu"}
-
-
-@pytest.fixture
-def labeled(tmp_path):
-    """A labeled set in which the question is always 'what is NAME' for a passage about NAME."""
-    from tests.tiny import write_collection
-
-    passages = [
-        {"_id": f"p{n}", "title": "", "text": f"{name} is a plant that grows in a garden"}
-        for n, name in enumerate(NAMES)
-    ]
-    queries = [{"_id": f"q{n}", "text": f"what is {name}"} for n, name in enumerate(NAMES)]
-    splits = {"train": range(16), "dev": range(12, 16)}
-    qrels = {name: {f"q{n}": f"p{n}" for n in numbers} for name, numbers in splits.items()}
-    return str(write_collection(tmp_path / "labeled", passages, queries, qrels))
 
 
 def test_it_learns_and_generate_reads_it(labeled, tmp_path, tiny_llama, rows_of):
@@ -67,9 +50,9 @@ def trainable(tiny_llama):
     return generator, pairs, plan
 
 
-def gradients(generator, batches, **settings):
+def gradients(generator, batches):
     """Losses and gradients, as the step adds them up over micro-batches."""
-    objective = generator.objective(**settings).train()
+    objective = generator.loss(generator.model).train()
     objective.zero_grad()
     total = 0.0
     for batch, share in batches:
@@ -98,7 +81,7 @@ def test_the_loss_is_that_of_the_query_tokens_alone(trainable):
 
 
 def test_dropout_is_that_of_attention(trainable):
-    """Llama has no layers of dropout; a model without any is refused."""
+    """Llama has no layers of dropout."""
     from qontext.queries.train_generator import set_dropout
     from qontext.training.dropout import drawn_for, use_cheap_dropout
 
@@ -114,9 +97,6 @@ def test_dropout_is_that_of_attention(trainable):
     assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
     set_dropout(model, 0.0)
     assert torch.equal(drawn(1), drawn(2))
-    set_dropout(torch.nn.Linear(2, 2), 0.0)
-    with pytest.raises(QontextError, match=r"dropout = 0.5, but the model has none. Leave out --dropout"):
-        set_dropout(torch.nn.Linear(2, 2), 0.5)
 
 
 def test_micro_batches_and_processes_change_nothing(trainable):

@@ -16,15 +16,14 @@ model.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.data.collection import Passage
 from qontext.data.words import WORD
@@ -58,26 +57,17 @@ ANALYZER = "english"
 """The analyzer by which words of passages and queries are compared."""
 SCALE = 100
 """The term frequency of a word that all queries contain."""
+BATCH_TOKENS = 8192
+"""Passage tokens per batch, including padding."""
 
 
 class TermsOptions(Options, ComputeConfig):
     """Read by the generator `terms`."""
 
-    model: Annotated[str | None, Input()] = None
-    """Output of 'train-generator --learns terms'. Required."""
+    model: Annotated[str, Input()]
+    """Output of 'train-generator --learns terms'."""
     max_passage_tokens: Annotated[int, Field(ge=8, le=100_000)] = 384
     """Maximum passage length in tokens; words after it are left out."""
-    batch_tokens: Annotated[int, Field(ge=1)] = 8192
-    """Passage tokens per batch, including padding."""
-
-    @model_validator(mode="after")
-    def _has_a_model(self) -> Self:
-        if not self.model:
-            raise QontextError(
-                "the generator 'terms' needs a model",
-                remedy="Add --model with the output of: qontext train-generator --learns terms",
-            )
-        return self
 
 
 class WordTokens(NamedTuple):
@@ -135,33 +125,27 @@ class Terms(Generator):
     repeats_passage = True
     model_option = "model"
 
-    def __init__(self, settings: TermsOptions) -> None:
+    def __init__(self, options: TermsOptions, task: Task) -> None:
         from qontext.models.products import use_where_faster
 
-        assert settings.model is not None, "checked by the options"
-        self.settings = settings
-        device = resolve_device(own_device(settings.device))
-        self.dtype = resolve_precision(settings.precision, device)
-        model, self.tokenizer, folder, longest = load_terms(settings.model)
-        if settings.max_passage_tokens > longest:
+        super().__init__(options, task)
+        device = resolve_device(own_device(options.device))
+        self.dtype = resolve_precision(options.precision, device)
+        model, self.tokenizer, folder, longest = load_terms(options.model)
+        if options.max_passage_tokens > longest:
             raise QontextError(
-                f"max_passage_tokens = {settings.max_passage_tokens}, but the model's limit is {longest} tokens",
-                place=settings.model,
+                f"max_passage_tokens = {options.max_passage_tokens}, but the model's limit is {longest} tokens",
+                place=options.model,
             )
         self.model = model.eval().to(device)
         use_where_faster(self.model, device, self.dtype, keep=False)
         self.source = SourceText.in_folder(folder)
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: TermsOptions, task: Task) -> Terms:
-        return cls(options)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
-        longest = self.settings.max_passage_tokens
+        longest = self.options.max_passage_tokens
         texts = [self.source.text(passage)[: longest * CHARACTERS_PER_TOKEN] for passage in passages]
         read = words_in_tokens(self.tokenizer, texts, len(self.source.prefix), longest)
-        for rows in batches_by_length(np.array([len(one.ids) for one in read]), self.settings.batch_tokens):
+        for rows in batches_by_length(np.array([len(one.ids) for one in read]), BATCH_TOKENS):
             batch = [read[row] for row in rows]
             estimates = estimate(self.model, self.tokenizer, batch, self.dtype)
             for row, one, of_words in zip(rows.tolist(), batch, estimates):
@@ -225,8 +209,7 @@ class TermRecall(QueryGeneration):
 class TrainableTerms(Trainable):
     """An encoder with an estimate for each word of a passage."""
 
-    def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
-        return TermRecall(self.model)
+    loss = TermRecall
 
     def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         read = self._read(pairs)

@@ -74,7 +74,7 @@ def _opened(model: str, seed: int, work: Workdir | None = None) -> Causal:
     if work is not None:
         precision = artifacts.settle(work, options.precision, computes_in(options))
         options = options.model_copy(update={"precision": precision})
-    return Causal.open(options, Task("-", 1, seed))
+    return Causal(options, Task("-", 1, seed))
 
 
 def _written(

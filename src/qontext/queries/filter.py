@@ -7,20 +7,19 @@ is a column; `score`, between 0 and 1, can be a sampling weight in pre-training.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from itertools import accumulate
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
-from typing_extensions import TypedDict
 
-from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.judges import JUDGES, JudgedPart, JudgedTexts
+from qontext.queries.judges import JUDGES, VECTORS, JudgedPart, JudgedTexts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,17 +28,6 @@ if TYPE_CHECKING:
     from qontext.queries.words import Array
 
 FOOTER = b"qontext"
-
-
-class Counts(TypedDict):
-    """The counts in the footer of a part."""
-
-    queries: int
-    passed: int
-    score: float
-    lost: list[str]
-    failed: int
-    passages: int
 
 
 class FilterConfig(PartsConfig):
@@ -80,33 +68,26 @@ class Filter(Parts[FilterConfig]):
 
     def open(self) -> None:
         self.passages = Lookup(self.config.passages)
-        collection = JudgedTexts(self.config.queries, self.config.passages, self.passages.count)
-        self.judge = JUDGES.load(self.config.by).open(self.config.options("by"), collection, self.work)
+        texts = JudgedTexts(self.config.queries, self.config.passages)
+        self.judge = JUDGES.load(self.config.by)(self.config.options("by"), texts, self.work)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data import records
 
         file = self.files[part.number]
         table = records.read_whole(file, records.QUERIES)
-        ids, rows = look_up(table, self.passages, str(file), part.first, self.judge.between)
+        rows = self.passages.part_of(table, str(file), part.first, self.judge.between)
         scores = self.judge(rows)
         with self.work.write(part.name) as path:
-            records.write_table(path, _kept(table, scores, rows.owner, ids, self.config.keep_at_least))
+            records.write_table(path, _kept(table, scores, rows.owner, self.config.keep_at_least))
         self.advance(table.num_rows)
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.queries.searches import remove_vectors
-
-        remove_vectors(self.work)
+        for name in self.work.names():
+            if name.startswith(VECTORS):
+                self.work.remove(name)
         return _summarize(self.config, self.work, [part.name for part in outcome.parts])
-
-
-class NumberedPassage(NamedTuple):
-    """A passage and its number in the collection."""
-
-    number: int
-    passage: Passage
 
 
 class Lookup:
@@ -117,13 +98,11 @@ class Lookup:
         from qontext.data.load import refuse_repeated_ids
 
         self.source, self.count = source, refuse_repeated_ids(source, "passage id")
-        if not self.count:
-            raise QontextError("contains no passages", place=source)
         self._stream: Iterator[tuple[int, Passage]] = iter(())
-        self._last: dict[str, NumberedPassage] = {}
+        self._last: dict[str, tuple[int, Passage]] = {}
 
-    def find(self, ids: Iterable[str]) -> dict[str, NumberedPassage]:
-        """The passages with these ids, searching from where the last lookup ended."""
+    def find(self, ids: Iterable[str]) -> dict[str, tuple[int, Passage]]:
+        """The passages with these ids and their numbers, searching from where the last lookup ended."""
         from qontext.data.collection import read_passages
 
         requested = set(ids)
@@ -136,37 +115,34 @@ class Lookup:
                 self._stream = enumerate(read_passages(self.source))
                 following = next(self._stream)
             if following[1].id in requested:
-                entries[following[1].id] = NumberedPassage(*following)
+                entries[following[1].id] = following
         self._last = entries
         return entries
 
+    def part_of(self, table: pa.Table, place: str, first: int, between: str | None) -> JudgedPart:
+        """The queries of a part with their passages."""
+        import numpy as np
 
-def look_up(
-    table: pa.Table, passages: Lookup, place: str, first: int, between: str | None
-) -> tuple[list[str], JudgedPart]:
-    """The passage ids of a part's queries, and the part as input of judges."""
-    import numpy as np
-
-    names = table["passage"].to_pylist()
-    entries = passages.find(names)
-    if unknown := next((id for id in names if id not in entries), None):
-        raise QontextError(
-            f"contains queries of the passage {unknown!r}, which is not in the passages",
-            place=place,
-            remedy="Check that queries and passages belong together.",
+        names = table["passage"].to_pylist()
+        entries = self.find(names)
+        if unknown := next((id for id in names if id not in entries), None):
+            raise QontextError(
+                f"contains queries of the passage {unknown!r}, which is not in the passages",
+                place=place,
+                remedy="Check that queries and passages belong together.",
+            )
+        ids = [*dict.fromkeys(names)]
+        place_of = {id: n for n, id in enumerate(ids)}
+        return JudgedPart(
+            queries=table["query"].to_pylist(),
+            owner=np.array([place_of[id] for id in names], np.int64),
+            contents=[entries[id][1].joined(between) for id in ids],
+            numbers=np.array([entries[id][0] for id in ids], np.int64),
+            first=first,
         )
-    ids = [*dict.fromkeys(names)]
-    place_of = {id: n for n, id in enumerate(ids)}
-    return ids, JudgedPart(
-        queries=table["query"].to_pylist(),
-        owner=np.array([place_of[id] for id in names], np.int64),
-        contents=[entries[id].passage.joined(between) for id in ids],
-        numbers=np.array([entries[id].number for id in ids], np.int64),
-        first=first,
-    )
 
 
-def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str], least: int) -> pa.Table:
+def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, least: int) -> pa.Table:
     """The rows of the part that are kept, with their scores; the counts go into the footer."""
     import numpy as np
     import pyarrow as pa
@@ -181,13 +157,15 @@ def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str
     place = np.empty(len(owner), np.int64)
     place[order] = np.arange(len(owner)) - np.searchsorted(owner[order], owner[order])
     keep = passed | (place < least)
+    passages = len(np.unique(owner))
     counts = {
         "queries": len(owner),
         "passed": int(passed.sum()),
+        "kept": int(keep.sum()),
         "score": float(score.sum(dtype=np.float64)),
-        "lost": [ids[n] for n in sorted(set(owner.tolist()) - set(owner[keep].tolist()))],
-        "failed": len(set(owner.tolist()) - set(owner[passed].tolist())),
-        "passages": len(set(owner.tolist())),
+        "passages": passages,
+        "passages_where_none_passed": passages - len(np.unique(owner[passed])),
+        "passages_that_lost_all": passages - len(np.unique(owner[keep])),
     }
     return table.filter(pa.array(keep)).replace_schema_metadata({FOOTER: json.dumps(counts)})
 
@@ -195,26 +173,16 @@ def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, ids: list[str
 def _summarize(config: FilterConfig, work: Workdir, names: list[str]) -> dict[str, Any]:
     from qontext.data import records
 
-    counts = [records.read_footer(work.path / name, FOOTER, Counts) for name in names]
-
-    def total(name: str) -> float:
-        return float(sum(count[name] for count in counts))
-
-    lost = [id for count in counts for id in count["lost"]]
-    if lost:
-        work.write_json("lost.json", lost)
-        log.warn(f"{len(lost):,} passages lost all their queries; lost.json names them.")
-    queries = int(total("queries"))
+    total: Counter[str] = Counter()
+    for name in names:
+        total.update(records.read_footer(work.path / name, FOOTER, dict[str, float]))
+    queries = max(total["queries"], 1)
+    counts = {name: int(count) for name, count in total.items() if name != "score"}
     return {
         "by": config.by,
-        "queries": queries,
-        "passed": int(total("passed")),
-        "passed_share": round(total("passed") / max(queries, 1), 4),
-        "kept": sum(records.open_parquet(work.path / name).metadata.num_rows for name in names),
-        "mean_score": round(total("score") / max(queries, 1), 4),
-        "passages": int(total("passages")),
-        "passages_where_none_passed": int(total("failed")),
-        "passages_that_lost_all": len(lost),
+        **counts,
+        "passed_share": round(total["passed"] / queries, 4),
+        "mean_score": round(total["score"] / queries, 4),
     }
 
 

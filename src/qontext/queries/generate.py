@@ -104,7 +104,7 @@ class Generate(Parts[GenerateConfig]):
 
         self.style = None if config.like is None else Style.of(config.like, config.seed)
         asked = config.per_passage * (1 if self.style is None else CANDIDATES)
-        self.generator = self.kind.open(options, Task(config.passages, asked, config.seed))
+        self.generator = self.kind(options, Task(config.passages, asked, config.seed))
 
     def read(self, part: Part) -> list[Passage]:
         return self.passages.read(part.first, part.last)
@@ -123,7 +123,6 @@ class Generate(Parts[GenerateConfig]):
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         tally, queries = _count([self.work.path / part.name for part in outcome.parts])
         summary = _summarize(tally, queries, outcome.parts[-1].last)
-        summary |= self.kind.report(self.options, tally)
         if outcome.counts["queries"]:
             summary["queries_per_second"] = round(outcome.counts["queries"] / outcome.seconds, 1)
         return summary

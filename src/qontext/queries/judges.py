@@ -12,21 +12,27 @@ Shapes: N queries, U passages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
+from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import DeviceConfig, Input, Options
-from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
 
 if TYPE_CHECKING:
-    from qontext.queries.searches import TextIndex
+    from qontext.models.folder import TextKind
     from qontext.queries.words import Array
+    from qontext.retrieve.rankers import IndexRanker
 
 PAIRS = 4096
+DEPTH = 100
+"""Maximum rank that is computed; beyond it, rank and score are 0."""
+VECTORS = "vectors-"
+"""File names of vectors, which are removed at the end of a stage."""
 
 
 class JudgedPart(NamedTuple):
@@ -63,11 +69,10 @@ JUDGES = Kinds(
 
 
 class JudgedTexts(NamedTuple):
-    """All queries and their passages, by their paths, and the number of passages."""
+    """All queries and their passages, by their paths."""
 
     queries: str
     passages: str
-    total: int
 
     def contents(self, between: str | None) -> Iterator[str]:
         """Titles and texts in order, with `between` between them; None leaves out the titles."""
@@ -77,17 +82,16 @@ class JudgedTexts(NamedTuple):
 
 
 class Judge(ABC):
-    """Columns for the queries of one part."""
+    """Columns for the queries of one part. It is opened with its options, the texts of all parts, and the directory that
+    the stage writes."""
 
     Options: ClassVar[type[Options]] = Options
     between: str | None = " "
     """Stands between the title and the text of a passage: of a model, by the rule of titles in its folder; None leaves out
     the title."""
 
-    @classmethod
-    @abstractmethod
-    def open(cls, options: Any, collection: JudgedTexts, work: Workdir) -> Self:
-        """Open the judge, with the statistics of the collection that it needs."""
+    def __init__(self, options: Any, texts: JudgedTexts, work: Workdir) -> None:
+        self.options, self.work = options, work
 
     @abstractmethod
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
@@ -105,49 +109,33 @@ class OverlapOptions(Options):
 class ByOverlap(Judge):
     Options = OverlapOptions
 
-    def __init__(self, low: float, high: float) -> None:
-        self.low, self.high = low, high
-
-    @classmethod
-    def open(cls, options: OverlapOptions, collection: JudgedTexts, work: Workdir) -> Self:
-        return cls(options.at_least, options.at_most)
-
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
         shares = overlap(part.pairs())
-        return {"overlap": shares, "score": shares, "passed": (shares >= self.low) & (shares <= self.high)}
+        passed = (shares >= self.options.at_least) & (shares <= self.options.at_most)
+        return {"overlap": shares, "score": shares, "passed": passed}
 
 
 class RerankerOptions(Options, DeviceConfig):
-    reranker: Annotated[str | None, Input()] = None
+    reranker: Annotated[str, Input()]
     """Cross-encoder: a sequence classifier with one logit, as for `rerank`."""
 
     at_least: Annotated[float, Field(ge=0, le=1)] = 0.5
     """Minimum probability to keep a query."""
 
-    @model_validator(mode="after")
-    def _names_a_reranker(self) -> Self:
-        if self.reranker is None:
-            raise QontextError(
-                "filtering by reranker needs a cross-encoder", remedy="Name it with --reranker."
-            )
-        return self
-
 
 class ByReranker(Judge):
     Options = RerankerOptions
 
-    def __init__(self, reranker: Any, low: float) -> None:
-        self.reranker, self.low, self.between = reranker, low, reranker.titles.between
-
-    @classmethod
-    def open(cls, options: RerankerOptions, collection: JudgedTexts, work: Workdir) -> Self:
+    def __init__(self, options: RerankerOptions, texts: JudgedTexts, work: Workdir) -> None:
         from qontext.models.cross_encoder import CrossEncoder
 
-        return cls(CrossEncoder(str(options.reranker), **_computing(options, work)), options.at_least)
+        super().__init__(options, texts, work)
+        self.reranker = CrossEncoder(options.reranker, **_computing(options, work))
+        self.between = self.reranker.titles.between
 
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
         chance = probabilities(self.reranker, part.pairs())
-        return {"rerank": chance, "score": chance, "passed": chance >= self.low}
+        return {"rerank": chance, "score": chance, "passed": chance >= self.options.at_least}
 
 
 class RetrievalOptions(Options, DeviceConfig):
@@ -161,44 +149,68 @@ class RetrievalOptions(Options, DeviceConfig):
     skip: Annotated[int, Field(ge=0)] = 0
     """Queries with which the passage is already among this many top results fail, too: they teach the retriever little."""
 
-    depth: Annotated[int, Field(ge=1)] = 100
-    """Maximum rank that is computed; beyond it, rank and score are 0."""
-
 
 class ByRetrieval(Judge):
+    """Texts are numbered from 0 in order. Only BM25's index, or vectors in memory-mapped files, grow with the collection:
+    neither contains the texts."""
+
     Options = RetrievalOptions
+    retriever: Any = None
 
-    def __init__(self, options: RetrievalOptions, collection: JudgedTexts, work: Workdir) -> None:
-        from qontext.queries.searches import TextIndex
+    def __init__(self, options: RetrievalOptions, texts: JudgedTexts, work: Workdir) -> None:
+        super().__init__(options, texts, work)
+        if options.retriever is not None:
+            from qontext.models.retriever import Retriever
 
-        self.retriever, self.top = _open_retriever(options, work), options.top
-        self.skip, self.depth = options.skip, max(options.depth, options.top)
-        if self.retriever is not None:
+            self.retriever = Retriever(options.retriever, **_computing(options, work))
             self.between = self.retriever.titles.between
-        contents = collection.contents(self.between)
-        self.forward = TextIndex.build(self.retriever, work, "passages", contents, collection.total)
-
-    @classmethod
-    def open(cls, options: RetrievalOptions, collection: JudgedTexts, work: Workdir) -> Self:
-        return cls(options, collection, work)
+        self.forward = self.search_in(texts.contents(self.between), "passage")
 
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
         return self._by_rank(part, part.queries)
 
     def _by_rank(self, part: JudgedPart, queries: Any) -> dict[str, Array]:
-        ranks = self.forward.ranks(queries, part.numbers[part.owner], self.depth)
-        passed = (ranks > self.skip) & (ranks <= self.top)
-        return {"rank": ranks, "score": reciprocal(ranks), "passed": passed}
+        found = ranks(self.forward, queries, part.numbers[part.owner], max(DEPTH, self.options.top))
+        passed = (found > self.options.skip) & (found <= self.options.top)
+        return {"rank": found, "score": reciprocal(found), "passed": passed}
+
+    def search_in(self, texts: Iterable[str], kind: TextKind) -> IndexRanker:
+        """The search among these texts, by words or by vectors: a file per block as in `encode`, so that a killed run
+        resumes after the last complete one."""
+        import numpy as np
+
+        from qontext.frame.files import read_array
+        from qontext.retrieve.bm25 import Bm25
+        from qontext.retrieve.encode import BLOCK
+        from qontext.retrieve.index.exact import ExactIndex
+        from qontext.retrieve.index.lexical import LexicalIndex
+        from qontext.retrieve.rankers import IndexRanker
+        from qontext.retrieve.stored import ArrayVectors
+
+        if self.retriever is None:
+            return IndexRanker(LexicalIndex(Bm25.build(texts)))
+        parts, stream = list[str](), iter(texts)
+        with log.progress(f"encode {kind}s", None, "texts") as advance:
+            while block := list(islice(stream, BLOCK)):
+                parts.append(f"{VECTORS}{kind}-{len(parts):05d}.npy")
+                if not self.work.has(parts[-1]):
+                    vectors = self.retriever.encode(block, kind, advance=advance)
+                    with self.work.write(parts[-1]) as path, path.open("wb") as file:
+                        np.save(file, vectors, allow_pickle=False)
+        shape = (None, self.retriever.dimension)
+        vectors = ArrayVectors([read_array(self.work.path / part, "f", shape=shape) for part in parts])
+        return IndexRanker(ExactIndex(vectors, device=str(self.retriever.device)), self.retriever)
+
+    def known(self, among: IndexRanker, texts: list[str], numbers: Array) -> Any:
+        """The search input for texts of these numbers among those: their vectors, if they have been encoded."""
+        index: Any = among.index
+        return texts if self.retriever is None else index.vectors.take(numbers)
 
 
 class Mutual(ByRetrieval):
-    def __init__(self, options: RetrievalOptions, collection: JudgedTexts, work: Workdir) -> None:
-        from qontext.data import records
-        from qontext.queries.searches import TextIndex
-
-        super().__init__(options, collection, work)
-        texts, total = _queries(collection.queries), records.count_rows(collection.queries)
-        self.backward: TextIndex = TextIndex.build(self.retriever, work, "queries", texts, total)
+    def __init__(self, options: RetrievalOptions, texts: JudgedTexts, work: Workdir) -> None:
+        super().__init__(options, texts, work)
+        self.backward = self.search_in(_queries(texts.queries), "query")
 
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
         import numpy as np
@@ -206,20 +218,45 @@ class Mutual(ByRetrieval):
         from qontext.queries.words import READ_CHARACTERS
 
         mine = np.arange(part.first, part.first + len(part.queries))
-        found = self._by_rank(part, self.backward.known(part.queries, mine))
+        found = self._by_rank(part, self.known(self.backward, part.queries, mine))
         own = np.bincount(part.owner, minlength=len(part.contents))
         contents = [content[:READ_CHARACTERS] for content in part.contents]
-        known = self.forward.known(contents, part.numbers)
-        back = self.backward.back_ranks(known, part.owner, part.first, self.depth * own)
+        known = self.known(self.forward, contents, part.numbers)
+        depth = max(DEPTH, self.options.top)
+        back = back_ranks(self.backward, known, part.owner, part.first, depth * own)
         of_passage = own[part.owner]
         # Both directions have equal weight; a passage's best own query has the full score.
         there, again = found["score"], reciprocal(-(-back // of_passage))
         both = np.where((there > 0) & (again > 0), 2 * there * again / np.maximum(there + again, 1e-9), 0.0)
-        returns = (back > 0) & (back <= self.top * of_passage)
+        returns = (back > 0) & (back <= self.options.top * of_passage)
         return {
             "rank": found["rank"], "back_rank": back, "score": both.astype(np.float32),
             "passed": found["passed"] & returns,
         }  # fmt: skip
+
+
+def ranks(ranker: IndexRanker, queries: Any, targets: Array, depth: int) -> Array:
+    """[N] the rank (from 1) of number `targets[n]` in the search for `queries[n]`; 0 beyond `depth`."""
+    import numpy as np
+
+    numbers = ranker.top(queries, depth)[0]
+    places = (numbers == targets[:, None]) * np.arange(1, numbers.shape[1] + 1)
+    best: Array = places.max(axis=1, initial=0).astype(np.int32)
+    return best
+
+
+def back_ranks(ranker: IndexRanker, passages: Any, owner: Array, first: int, most: Array) -> Array:
+    """[N] the rank (from 1) of each text in the search with its own passage, among all texts; 0 beyond the depth. The N
+    texts are numbered from `first` on; text n belongs to passage `owner[n]` of the U, each searched to rank `most[u]`."""
+    import numpy as np
+
+    found = np.zeros(len(owner), np.int32)
+    numbers = ranker.top(passages, int(most.max(initial=1)), kind="passage")[0] - first
+    inside = (numbers >= 0) & (numbers < len(owner))
+    mine = inside & (owner[np.where(inside, numbers, 0)] == np.arange(len(most))[:, None])
+    row, column = np.nonzero(mine & (np.arange(numbers.shape[1]) < most[:, None]))
+    found[numbers[row, column]] = column + 1
+    return found
 
 
 def overlap(pairs: Sequence[tuple[str, str]]) -> Array:
@@ -260,15 +297,6 @@ def reciprocal(ranks: Array) -> Array:
     import numpy as np
 
     return np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0).astype(np.float32)
-
-
-def _open_retriever(options: RetrievalOptions, work: Workdir) -> Any:
-    """The dense retriever of a stage that writes `work`; None for BM25."""
-    if options.retriever is None:
-        return None
-    from qontext.models.retriever import Retriever
-
-    return Retriever(options.retriever, **_computing(options, work))
 
 
 def _computing(options: DeviceConfig, work: Workdir) -> dict[str, Any]:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import json
-import warnings
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
-from qontext.frame.errors import QontextError
-from qontext.frame.files import opening
 from qontext.frame.kinds import resolve
 from qontext.frame.stages import Stage
 from qontext.training.config import TrainingConfig
@@ -27,6 +24,8 @@ TASKS = {
     **dict.fromkeys(("answers", "titles", "sentences"), "qontext.baselines.gar:AnswerQuestions"),
 }
 """The setting `learns` → the class that knows its pairs and its model."""
+DEV_PAIRS = 1000
+"""Maximum number of dev pairs."""
 
 
 class TrainGeneratorConfig(TrainingConfig):
@@ -35,8 +34,7 @@ class TrainGeneratorConfig(TrainingConfig):
     question is for dev."""
 
     model: Annotated[str | None, Input()] = None
-    """Initial model: a sequence-to-sequence model, a decoder-only model, or a BERT encoder
-    (used as encoder and decoder). Default: a T5 from scratch."""
+    """Initial model: a sequence-to-sequence model or a decoder-only one. Default: a T5 from scratch."""
 
     preset: Literal["tiny", "mini", "small"] = "mini"
     """Size of a model from scratch: 2, 4 or 6 layers in encoder and decoder, hidden size 128, 256 or 512."""
@@ -54,9 +52,6 @@ class TrainGeneratorConfig(TrainingConfig):
 
     dev_split: str = "dev"
     """The split for evaluating the loss during training."""
-
-    dev_pairs: int = Field(1000, ge=1)
-    """Maximum number of dev pairs."""
 
     prefix: str = ""
     """Text before each passage, or query if it learns from these. Saved with the model and used by generate."""
@@ -85,9 +80,6 @@ class TrainGeneratorConfig(TrainingConfig):
 
     warmup: float = Field(0.05, ge=0, le=1)
     """Share of the steps for learning-rate warmup."""
-
-    label_smoothing: float = Field(0.0, ge=0, lt=1)
-    """Label smoothing: share of the target distribution spread over all tokens."""
 
     dev_every: int = Field(500, ge=1)
     """Steps between two evaluations on the dev pairs, which also print samples."""
@@ -119,14 +111,14 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
     group = join(config.device)
     task = resolve(TASKS[config.learns])
     pairs, dev_pairs = task.pairs(config.data, (config.train_split, config.dev_split), config.learns)
-    dev_pairs = spread(dev_pairs, config.dev_pairs)
+    dev_pairs = spread(dev_pairs, DEV_PAIRS)
     source = SourceText(config.prefix, config.with_title)
     generator = task.model(config, pairs, Shape(source, config.max_passage_tokens, config.max_query_tokens))
     set_dropout(generator.model, config.dropout)
     sampler = EpochSampler(len(pairs), config.batch_size, config.seed, group.rank, group.world, "pairs")
     plan = generator.plan(pairs, sampler, config.token_budget(group.device))
     steps = config.steps_over(len(pairs))
-    objective = generator.objective(config.label_smoothing).to(group.device)
+    objective = generator.loss(generator.model).to(group.device)
     evaluations = _evaluations(config, generator, objective, dev_pairs, group, work, steps)
     summary: dict[str, Any] = {
         "pairs": len(pairs),
@@ -143,23 +135,15 @@ def run(config: TrainGeneratorConfig, work: Workdir) -> dict[str, Any]:
 
 
 def set_dropout(model: Any, rate: float | None) -> None:
-    """Set the dropout rate of all layers and attention; refused if a model has none."""
+    """Set the dropout rate of all layers and attention."""
     from torch import nn
 
-    if rate is None:
-        return
-    has_dropout = False
-    for module in model.modules():
+    for module in model.modules() if rate is not None else ():
         # Attention drops weights by a function, with a rate of one of these names.
-        names = (
-            ("p",) if isinstance(module, nn.Dropout) else ("dropout", "attention_dropout", "hidden_dropout")
-        )
-        for name in names:
+        layer = isinstance(module, nn.Dropout)
+        for name in ("p",) if layer else ("dropout", "attention_dropout", "hidden_dropout"):
             if isinstance(getattr(module, name, None), int | float):
                 setattr(module, name, rate)
-                has_dropout = True
-    if rate and not has_dropout:
-        raise QontextError(f"dropout = {rate}, but the model has none", remedy="Leave out --dropout.")
 
 
 def _evaluations(
@@ -236,41 +220,31 @@ class QueryTask:
     @staticmethod
     def model(config: Any, pairs: Sequence[TrainingPair], shape: Shape) -> Trainable:
         """The model to train, as its architecture is trained."""
-        from qontext.models.language import find_causal, load_causal
+        from qontext.models.language import find_causal, load_causal, load_seq2seq, seq2seq_folder
         from qontext.queries.training import TrainableCausal, TrainableSeq2Seq
 
         if not config.model:
             texts = dict.fromkeys(text for pair in pairs for text in (pair.text, pair.query))
-            model, tokenizer = from_scratch(config.preset, texts, config.vocabulary, config.seed)
+            model, tokenizer = from_scratch(*PRESETS[config.preset], texts, config.vocabulary, config.seed)
             return TrainableSeq2Seq(model, tokenizer, shape)
         if folder := find_causal(config.model):
             return TrainableCausal(*load_causal(folder), shape)
-        return TrainableSeq2Seq(*from_model(config.model, config.seed), shape)
+        return TrainableSeq2Seq(*load_seq2seq(seq2seq_folder(config.model)), shape)
 
 
-class GeneratorPreset(NamedTuple):
-    """Layers of encoder and decoder, hidden size and heads of a T5 from scratch."""
-
-    layers: int
-    hidden: int
-    heads: int
+PRESETS = {"tiny": (2, 128, 2), "mini": (4, 256, 4), "small": (6, 512, 8)}
+"""Layers of encoder and decoder, hidden size and heads of a T5 from scratch."""
 
 
-PRESETS = {
-    "tiny": GeneratorPreset(2, 128, 2),
-    "mini": GeneratorPreset(4, 256, 4),
-    "small": GeneratorPreset(6, 512, 8),
-}
-
-
-def from_scratch(preset: str, texts: Iterable[str], vocabulary: int, seed: int) -> tuple[Any, Any]:
+def from_scratch(
+    layers: int, hidden: int, heads: int, texts: Iterable[str], vocabulary: int, seed: int
+) -> tuple[Any, Any]:
     """A new T5 and a tokenizer trained on the texts."""
     from transformers import T5Config, T5ForConditionalGeneration
 
     from qontext.models.load import seeded
 
     tokenizer = train_tokenizer(texts, vocabulary)
-    layers, hidden, heads = PRESETS[preset]
     build: Any = T5Config  # its signature lacks the common settings
     config = build(
         vocab_size=len(tokenizer), d_model=hidden, d_kv=hidden // heads, d_ff=4 * hidden, num_layers=layers,
@@ -302,37 +276,6 @@ def train_tokenizer(texts: Iterable[str], vocabulary: int) -> Any:
     raw.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
     wrap: Any = PreTrainedTokenizerFast  # untyped
     return wrap(tokenizer_object=raw, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
-
-
-def from_model(name: str, seed: int) -> tuple[Any, Any]:
-    """A sequence-to-sequence model unchanged; a BERT encoder as encoder and decoder, with new cross-attention."""
-    from transformers import EncoderDecoderModel
-
-    from qontext.models.folder import locate
-    from qontext.models.language import load_seq2seq, load_seq2seq_tokenizer, seq2seq_folder
-    from qontext.models.load import quiet, seeded
-
-    model_folder = locate(name)
-    folder, config = model_folder.transformer, model_folder.config
-    if config.get("is_encoder_decoder"):
-        return load_seq2seq(seq2seq_folder(name))
-    if config.get("model_type") != "bert":
-        raise QontextError(
-            f"is a {config.get('model_type')!r} model, not a sequence-to-sequence model or BERT encoder",
-            place=name,
-        )
-    # About checkpoints of 2021; emitted at every use of the class.
-    warnings.filterwarnings("ignore", message="Version v4.12.0 introduces", category=FutureWarning)
-    tokenizer = load_seq2seq_tokenizer(folder)
-    with opening(folder, "a loadable BERT encoder"), seeded(seed), quiet():
-        model = EncoderDecoderModel.from_encoder_decoder_pretrained(str(folder), str(folder))
-    for settings in (model.config, model.generation_config):
-        settings.decoder_start_token_id = tokenizer.cls_token_id
-        settings.eos_token_id = tokenizer.sep_token_id
-        settings.pad_token_id = tokenizer.pad_token_id
-    for half in (model.config.encoder, model.config.decoder):
-        half._name_or_path = ""  # it would be saved: the model must not depend on the encoder's path
-    return model, tokenizer
 
 
 STAGE = Stage(

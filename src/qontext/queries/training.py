@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -145,22 +145,15 @@ def as_texts(sequences: Sequence[Sequence[int]]) -> TokenizedTexts:
 
 
 class QueryGeneration(TrainableModel):
-    """The loss of a sequence-to-sequence model. `label_smoothing` is the share of the target distribution that is spread
-    over all tokens, in training only.
-    """
+    """The loss of a sequence-to-sequence model."""
 
-    def __init__(self, model: Any, label_smoothing: float = 0.0) -> None:
+    def __init__(self, model: Any) -> None:
         super().__init__()
-        self.model, self.label_smoothing = model, label_smoothing
+        self.model = model
 
     def forward(self, rows: PairRows) -> Output:
-        loss = cross_entropy(
-            self.logits(rows).float().flatten(0, 1),
-            rows.labels.flatten(),
-            ignore_index=-100,
-            reduction="sum",
-            label_smoothing=self.label_smoothing if self.training else 0.0,
-        )
+        logits_KV = self.logits(rows).float().flatten(0, 1)
+        loss = cross_entropy(logits_KV, rows.labels.flatten(), ignore_index=-100, reduction="sum")
         return Output({"query": loss * rows.weight})
 
     def logits(self, rows: PairRows) -> Tensor:
@@ -227,12 +220,10 @@ class Shape:
 class Trainable(ABC):
     """A model with its tokenizer. Subclasses know an architecture."""
 
+    loss: ClassVar[type[QueryGeneration]] = QueryGeneration
+
     def __init__(self, model: Any, tokenizer: Any, shape: Shape) -> None:
         self.model, self.tokenizer, self.shape = model, tokenizer, shape
-
-    @abstractmethod
-    def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
-        """The loss of the model."""
 
     @abstractmethod
     def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
@@ -259,9 +250,6 @@ class Trainable(ABC):
 class TrainableSeq2Seq(Trainable):
     """T5, BART, or a BERT encoder that is used for both halves."""
 
-    def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
-        return QueryGeneration(self.model, label_smoothing)
-
     def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         lengths = self.shape.max_passage_tokens, self.shape.max_query_tokens
         passages, queries = tokenize_pairs(self.tokenizer, pairs, self.shape.text, *lengths)
@@ -284,13 +272,12 @@ class TrainableSeq2Seq(Trainable):
 class TrainableCausal(Trainable):
     """Llama and its kind."""
 
+    loss = CausalGeneration
+
     def __init__(self, model: Any, tokenizer: Any, shape: Shape) -> None:
         super().__init__(model, tokenizer, shape)
         self.prompt = Prompt.of_training(tokenizer, TRAINED_TAIL)
         self.end = int(end_tokens(model, torch.device("cpu"))[0])
-
-    def objective(self, label_smoothing: float = 0.0) -> QueryGeneration:
-        return CausalGeneration(self.model, label_smoothing)
 
     def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
         queries = self._queries(pairs)

@@ -1,7 +1,7 @@
 """Query generators: the base class, the table of built-in ones, and the cleaning of their output.
 
-A generator is opened once per process and then called with one part's passages at a time. It yields (index in
-the part, queries) in any order, and counts what it reports (tokens, failures) in `tally`; the stage sums
+A generator is made once per process, with its options and a `Task`, and then called with one part's passages at a time. It
+yields (index in the part, queries) in any order, and counts what it reports (tokens, failures) in `tally`; the stage sums
 these over all parts.
 """
 
@@ -77,12 +77,9 @@ class Generator(ABC):
     model_option: ClassVar[str] = ""
     """The option for the model, if it has one; set by `adapt --generator-model`."""
 
-    tally: Counter[str]
-
-    @classmethod
-    @abstractmethod
-    def open(cls, options: Any, task: Task) -> Generator:
-        """Open the generator; slow initialization and optional imports happen here."""
+    def __init__(self, options: Any, task: Task) -> None:
+        """Slow initialization and optional imports happen here."""
+        self.options, self.task, self.tally = options, task, Counter[str]()
 
     @classmethod
     def computes_in(cls, options: Any) -> str | None:
@@ -92,11 +89,6 @@ class Generator(ABC):
         from qontext.models.precision import computes_in
 
         return computes_in(options)
-
-    @classmethod
-    def report(cls, options: Any, tally: Counter[str]) -> dict[str, Any]:
-        """Additional entries of the stage's summary, computed from the counts."""
-        return {}
 
     @abstractmethod
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:

@@ -15,13 +15,12 @@ conversation, and only the passage is cut.
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.data.collection import Passage
 from qontext.frame.config import ComputeConfig, Input
@@ -49,8 +48,8 @@ _QUOTES = "\"“”'‘’`* "
 class CausalOptions(SamplingOptions, ComputeConfig):
     """Read by the generator `causal`."""
 
-    model: Annotated[str | None, Input()] = None
-    """Decoder-only language model: a folder with safetensors, or a Hub name. Required."""
+    model: Annotated[str, Input()]
+    """Decoder-only language model: a folder with safetensors, or a Hub name."""
     query_kind: QueryKind | None = None
     """Kind of query: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
     examples: Annotated[int, Field(ge=0, le=3)] = 3
@@ -60,14 +59,6 @@ class CausalOptions(SamplingOptions, ComputeConfig):
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
     """Prompt tokens per batch, including padding."""
 
-    @model_validator(mode="after")
-    def _has_a_model(self) -> Self:
-        if not self.model:
-            raise QontextError(
-                "the generator 'causal' needs a model", remedy="Add --model with a folder or a Hub name."
-            )
-        return self
-
 
 class Causal(Generator):
     """A local language model."""
@@ -76,7 +67,7 @@ class Causal(Generator):
     part_passages = 128
     model_option = "model"
 
-    def __init__(self, settings: CausalOptions, task: Task) -> None:
+    def __init__(self, options: CausalOptions, task: Task) -> None:
         import torch
 
         from qontext.models.language import causal_folder, load_causal
@@ -84,25 +75,20 @@ class Causal(Generator):
         from qontext.models.products import use_where_faster
         from qontext.queries.generators.sampling import LanguageHead, Sampler, end_tokens
 
-        assert settings.model is not None, "checked by the options"
-        folder = causal_folder(settings.model)
-        device = resolve_device(own_device(settings.device))
-        dtype = resolve_precision(settings.precision, device)
+        super().__init__(options, task)
+        folder = causal_folder(options.model)
+        device = resolve_device(own_device(options.device))
+        dtype = resolve_precision(options.precision, device)
         model, self.tokenizer = load_causal(folder, dtype)
-        self.settings, self.model = settings, model.to(device)
+        self.model = model.to(device)
         use_where_faster(self.model, device, dtype, keep=False)
-        self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, settings)
+        self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, options)
         self.head = LanguageHead(self.model, self.prompt.head)
         breaks = torch.tensor(tokens_with(self.tokenizer, "\n"), device=device, dtype=torch.long)
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
         marks = tokens_with(self.tokenizer, "?") if self.kind == "question" else []
         self.lasts = torch.tensor(marks, device=device, dtype=torch.long)
-        self.sampler = Sampler.of(settings, task)
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: CausalOptions, task: Task) -> Causal:
-        return cls(options, task)
+        self.sampler = Sampler.of(options, task)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np
@@ -110,10 +96,10 @@ class Causal(Generator):
         from qontext.models.batching import batches_by_length
         from qontext.queries.generators.sampling import CausalDecoder, draw
 
-        longest = self.settings.max_passage_tokens
+        longest = self.options.max_passage_tokens
         texts = [self.source.text(passage)[: longest * CHARACTERS_PER_TOKEN] for passage in passages]
         prompts = self.prompt.encode(self.tokenizer, texts, longest)
-        for rows in batches_by_length(np.array([len(ids) for ids in prompts]), self.settings.batch_tokens):
+        for rows in batches_by_length(np.array([len(ids) for ids in prompts]), self.options.batch_tokens):
             batch = rows.tolist()
             decoder = CausalDecoder(self.model, self.head, [prompts[i] for i in batch])
             ids = [passages[i].id for i in batch]

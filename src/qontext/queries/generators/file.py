@@ -11,12 +11,9 @@ each.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Self
-
-from pydantic import model_validator
+from typing import Annotated, Any
 
 from qontext.data import records
 from qontext.data.collection import Passage, read_passages
@@ -34,16 +31,8 @@ _QUERIES = ("query", "queries", "predicted_queries", "text")
 class FileOptions(Options):
     """Read by the generator `file`."""
 
-    queries: Annotated[str | None, Input()] = None
+    queries: Annotated[str, Input()]
     """Existing queries by passage id (.jsonl, .tsv, .parquet, plain or compressed)."""
-
-    @model_validator(mode="after")
-    def _names_queries(self) -> Self:
-        if self.queries is None:
-            raise QontextError(
-                "the generator 'file' needs a file of existing queries", remedy="Name it with --queries."
-            )
-        return self
 
 
 class FromFile(Generator):
@@ -51,40 +40,26 @@ class FromFile(Generator):
 
     Options = FileOptions
 
-    def __init__(self, of: dict[str, list[str]]) -> None:
-        self.of = of
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: FileOptions, task: Task) -> FromFile:
-        path = existing(str(options.queries), "the queries")
-        of: dict[str, list[str]] = {passage.id: [] for passage in read_passages(task.passages)}
-        unknown, unknown_id = 0, ""
-        for id, queries in read_queries_by_passage(path):
-            own = of.get(id)
-            if own is None:
-                unknown, unknown_id = unknown + 1, id
-            elif len(own) < task.per_passage:
-                own.extend(queries[: task.per_passage - len(own)])
-        usable = {id: queries for id, queries in of.items() if queries}
-        if not usable:
-            example = next(iter(of), "")
-            raise QontextError(
-                f"contains no id of these passages: its ids are like {unknown_id!r}, the passages' like {example!r}",
-                place=path,
-            )
+    def __init__(self, options: FileOptions, task: Task) -> None:
+        super().__init__(options, task)
+        path = existing(options.queries, "the queries")
+        self.of: dict[str, list[str]] = {passage.id: [] for passage in read_passages(task.passages)}
+        unknown = 0
+        for id, queries in _by_passage(path):
+            if id in self.of:
+                self.of[id] += queries[: task.per_passage - len(self.of[id])]
+            else:
+                unknown, example = unknown + 1, id
         if unknown:
-            log.warn(f"{path}: {unknown:,} entries have unknown passage ids, such as {unknown_id!r}")
-        return cls(usable)
+            log.warn(f"{path}: {unknown:,} entries have unknown passage ids, such as {example!r}")
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         for index, passage in enumerate(passages):
-            queries = self.of.get(passage.id)
-            self.tally["not_in_file"] += queries is None
-            yield index, queries or []
+            self.tally["not_in_file"] += not self.of[passage.id]
+            yield index, self.of[passage.id]
 
 
-def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
+def _by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(passage id, queries) in file order; an id may occur several times."""
     name = plain_name(path)
     if path.is_dir() or name.endswith(".parquet"):
@@ -92,10 +67,8 @@ def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
             for place, row in records.read_rows(part):
                 yield _row(row, place)
     elif name.endswith(".tsv"):
-        for place, line in read_lines(path):
-            id, tab, query = line.partition("\t")
-            if not tab:
-                raise QontextError("has no tab: expected id<tab>query", place=place)
+        for _, line in read_lines(path):
+            id, _, query = line.partition("\t")
             yield unescape(id), [query.replace("\t", " ")]
     else:
         for place, row in read_jsonl(path):
@@ -103,13 +76,12 @@ def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
 
 
 def _row(row: dict[str, Any], place: str) -> tuple[str, list[str]]:
-    id = next((row[name] for name in _IDS if row.get(name) is not None and row[name] != ""), None)
-    if id is None:
-        raise QontextError(f"has no passage id (one of: {', '.join(_IDS)})", place=place)
+    id = next((row[name] for name in _IDS if row.get(name) not in (None, "")), None)
     queries = next((row[name] for name in _QUERIES if row.get(name) is not None), None)
     queries = [queries] if isinstance(queries, str) else queries
-    if not isinstance(queries, list) or not all(isinstance(query, str) for query in queries):
+    if id is None or not isinstance(queries, list):
         raise QontextError(
-            f"has no queries: text or a list of texts in one of: {', '.join(_QUERIES)}", place=place
+            f"needs a passage id ({', '.join(_IDS)}) and a query, or a list of queries ({', '.join(_QUERIES)})",
+            place=place,
         )
     return id_of(id, place, "passage id"), queries

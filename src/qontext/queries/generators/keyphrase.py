@@ -18,7 +18,6 @@ questions that they contain. Where there are no spaces between words, clauses st
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
@@ -27,18 +26,17 @@ import numpy as np
 from qontext.data.collection import Passage, read_passages
 from qontext.frame.config import Options
 from qontext.queries.generators import Generator, Task
-from qontext.queries.generators.questions import RULES, ask, hints
+from qontext.queries.generators.questions import RULES, ask
 from qontext.queries.words import STOP_WORDS, Array, Rarity, TokenArrays
 from qontext.training.randomness import key_of, uniform
 
 KINDS = ("terms", "question", "focus", "sentence", "lead")
 _PRONOUNS = frozenset(("It", "He", "She", "They"))
-_RULES = list(RULES)
 _SIGNS = " .,;:'’-"
 
 
-class KeyphraseOptions(Options):
-    """Read by the generator `keyphrase`."""
+class TitleOptions(Options):
+    """Read by the generators `keyphrase` and `span`."""
 
     title: Literal["prepend", "leave"] = "prepend"
     """Begin queries with the passage's title, as the passage does, or make them of its text alone."""
@@ -47,44 +45,40 @@ class KeyphraseOptions(Options):
 class Keyphrase(Generator):
     """Passages → queries. A pure function of (passage, seed, corpus statistics)."""
 
-    Options = KeyphraseOptions
+    Options = TitleOptions
     is_quick = True
 
-    def __init__(self, rarity: Rarity, per_passage: int, seed: int, *, title: str = "prepend") -> None:
-        self.rarity, self.per_passage, self.seed, self.title = rarity, per_passage, seed, title
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: KeyphraseOptions, task: Task) -> Keyphrase:
-        """One pass over the corpus for its statistics; every process does it, since it is fast."""
-        rarity = Rarity(read_passages(task.passages))
-        return cls(rarity, task.per_passage, task.seed, title=options.title)
+    def __init__(self, options: TitleOptions, task: Task, rarity: Rarity | None = None) -> None:
+        super().__init__(options, task)
+        # Every process reads the corpus for its statistics, since it is fast.
+        self.rarity = rarity or Rarity(read_passages(task.passages))
 
     def __call__(self, passages: Sequence[Passage]) -> Iterator[tuple[int, list[str]]]:
-        if self.title == "leave":
-            passages = [passage._replace(title="") for passage in passages]
-        view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
-        for index in range(len(passages)):
-            yield index, [query for _, query in self._queries(view, index)]
+        for index, labeled in enumerate(self.labeled(passages)):
+            yield index, [query for _, query in labeled]
 
     def labeled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
-        """(kind, query) of each passage, to inspect the kinds."""
-        view = _View(passages, self.rarity, self.seed, rounds=-(-self.per_passage // len(KINDS)) + 1)
+        """(kind, query) of each passage."""
+        if self.options.title == "leave":
+            passages = [passage._replace(title="") for passage in passages]
+        view = _View(
+            passages, self.rarity, self.task.seed, rounds=-(-self.task.per_passage // len(KINDS)) + 1
+        )
         return (self._queries(view, index) for index in range(len(passages)))
 
     def _queries(self, view: _View, index: int) -> list[tuple[str, str]]:
-        lines = view.lines_of(index)
-        if not lines:
-            return []
         queries: dict[str, str] = {}
+        lines = view.lines_of(index)
         # A kind without a new query is skipped; the last round compensates for that.
-        for turn in range(view.rounds):
-            for number, kind in enumerate(KINDS):
-                if len(queries) == self.per_passage:
-                    return [(kind, query) for query, kind in queries.items()]
-                query = getattr(view, kind)(index, lines, turn * 3 + number % 3, turn)
-                if query:
-                    queries.setdefault(query, kind)
+        turns = (
+            [(turn, number) for turn in range(view.rounds) for number in range(len(KINDS))] if lines else []
+        )
+        for turn, number in turns:
+            if len(queries) == self.task.per_passage:
+                break
+            query = getattr(view, KINDS[number])(index, lines, turn * 3 + number % 3, turn)
+            if query:
+                queries.setdefault(query, KINDS[number])
         return [(kind, query) for query, kind in queries.items()]
 
 
@@ -92,7 +86,8 @@ class _View:
     """A batch of P passages for the kinds: T tokens, S sentences, E (passage, word) entries."""
 
     def __init__(self, passages: Sequence[Passage], rarity: Rarity, seed: int, rounds: int) -> None:
-        self.rounds, self.seed, self.are_english = rounds, seed, rarity.are_english
+        self.rounds, self.seed = rounds, seed
+        self.rules = list(RULES) if rarity.are_english else ["itself"]
         self.titles = [" ".join(p.title.split()[:8]) for p in passages]
         keys = np.array([key_of(p.id) for p in passages], dtype=np.uint64)
         # Titles and texts share one dictionary, so that a word has one code in both.
@@ -142,12 +137,6 @@ class _View:
         # Efraimidis and Spirakis: the largest u^(1/w) first.
         self.order = np.lexsort((-(np.log1p(-dice) / mean), passage))
         self.focus_of = np.repeat(np.arange(len(begins)), length)
-        flagged = hints(self.tokens, begins, ends)
-        if not self.are_english:
-            flagged[:, [rule != "itself" for rule in _RULES]] = False
-        self.rules: dict[int, list[str]] = {}
-        for line, rule in zip(*(axis.tolist() for axis in np.nonzero(flagged))):
-            self.rules.setdefault(line, []).append(_RULES[rule])
 
     def _make_terms(self, passage: Array, first: Array, weight: Array, keys: Array) -> None:
         """The four or five heaviest words of each passage per round, as token numbers in text order."""
@@ -190,13 +179,12 @@ class _View:
 
     def _questions(self, index: int, lines: list[int]) -> Iterator[str]:
         for line in lines:
-            if rules := self.rules.get(line):
-                text = self._text(line)
-                clause = self._named(index, text)
-                # A subject that replaced a pronoun may be wrong, so no question asks what it is.
-                fit = rules if clause is text else [rule for rule in rules if rule != "definition"]
-                if question := ask(clause, fit):
-                    yield question
+            text = self._text(line)
+            clause = self._named(index, text)
+            # A subject that replaced a pronoun may be wrong, so no question asks what it is.
+            rules = [rule for rule in self.rules if rule != "definition" or clause is text]
+            if question := ask(clause, rules):
+                yield question
 
     def sentence(self, index: int, lines: list[int], pick: int, turn: int) -> str:
         return shorten(self._named(index, self._text(lines[pick % len(lines)])), 20)

@@ -1,9 +1,9 @@
 """Queries from a large language model behind an OpenAI-compatible endpoint (vLLM, Ollama, llama.cpp, hosted).
 
-One request per passage asks for all its queries. Requests run concurrently, up to a limit. What passes (too many requests,
-server errors, timeouts, broken connections, replies that are no chat completions) is tried again after a growing pause. Up to
-one percent of a part's passages may remain without a reply, and are listed; more stop the run, and the same command resumes at
-that part. A wrong key or URL stops the run at once. No message and no file contains the key.
+One request per passage asks for all its queries. Requests run concurrently, up to a limit. What passes (too many
+requests, server errors, timeouts, broken connections, replies that are no chat completions) is tried again after a growing
+pause. Up to one percent of a part's passages may remain without a reply, and are listed; more stop the run, and the same
+command resumes at that part. A wrong key or URL stops the run at once. No message and no file contains the key.
 """
 
 from __future__ import annotations
@@ -86,7 +86,9 @@ def demands(values: Mapping[str, Any]) -> Iterator[Demand]:
 
 def check_endpoint(endpoint: str) -> None:
     """Refuse what is no base URL, and one with a secret, which would be recorded. Neither is repeated."""
-    if any(sign in endpoint for sign in "@?#") or not re.fullmatch(r"https?://[\w.\-\[\]:]+(/\S*)?", endpoint):
+    if any(sign in endpoint for sign in "@?#") or not re.fullmatch(
+        r"https?://[\w.\-\[\]:]+(/\S*)?", endpoint
+    ):
         raise QontextError(
             "the address of the endpoint is no http or https URL without credentials, query and fragment",
             remedy=f"Example: --endpoint {DEFAULT_ENDPOINT}. A key belongs into the environment variable of --key-variable.",
@@ -96,7 +98,7 @@ def check_endpoint(endpoint: str) -> None:
 class LlmOptions(SamplingOptions):
     """Read by the generator `llm`."""
 
-    chat_model: str | None = None
+    chat_model: str
     """Name of the model at the endpoint."""
     template: Literal["question", "keywords", "claim"] = "question"
     """Type of queries to request."""
@@ -115,10 +117,6 @@ class LlmOptions(SamplingOptions):
 
     @model_validator(mode="after")
     def _can_be_requested(self) -> Self:
-        if not self.chat_model:
-            raise QontextError(
-                "the generator 'llm' needs the name of a model", remedy="Add --chat-model NAME."
-            )
         check_endpoint(self.endpoint)
         if secret := _SECRET.search(json.dumps(json.loads(self.chat_options))):
             raise QontextError(
@@ -200,24 +198,20 @@ class Llm(Generator):
     part_passages = 128
     model_option = "chat_model"
 
-    def __init__(self, settings: LlmOptions, task: Task) -> None:
-        trust.require(demands({"endpoint": settings.endpoint, "key_variable": settings.key_variable}))
-        key = os.environ.get(settings.key_variable, "").strip()
-        if not key and settings.key_variable != DEFAULT_KEY_VARIABLE:
+    def __init__(self, options: LlmOptions, task: Task) -> None:
+        super().__init__(options, task)
+        trust.require(demands({"endpoint": options.endpoint, "key_variable": options.key_variable}))
+        key = os.environ.get(options.key_variable, "").strip()
+        if not key and options.key_variable != DEFAULT_KEY_VARIABLE:
             # The variable's name is not repeated: it may be the key, passed by mistake.
             raise QontextError("the environment variable that --key-variable names is not set")
-        self.settings, self.task, self.more = settings, task, json.loads(settings.chat_options)
-        self.chat = Chat(settings.endpoint, key or None, settings.concurrency)
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: LlmOptions, task: Task) -> Llm:
-        return cls(options, task)
+        self.more = json.loads(options.chat_options)
+        self.chat = Chat(options.endpoint, key or None, options.concurrency)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         """The queries, as replies arrive."""
         unanswered = 0
-        pool = ThreadPoolExecutor(self.settings.concurrency)
+        pool = ThreadPoolExecutor(self.options.concurrency)
         try:
             place_of = {pool.submit(self._ask, passage): place for place, passage in enumerate(passages)}
             for future in as_completed(place_of):
@@ -229,7 +223,7 @@ class Llm(Generator):
                     if unanswered > max(1, len(passages) // 100):
                         raise QontextError(
                             f"{unanswered} passages got no reply; last error: {error}",
-                            place=self.settings.endpoint,
+                            place=self.options.endpoint,
                             remedy="Fix the cause and run the same command again: it resumes.",
                         ) from None
                     log.warn(f"no reply for passage {passages[place].id!r}: {error}")
@@ -251,7 +245,7 @@ class Llm(Generator):
         return [], counts
 
     def _body(self, passage: Passage, attempt: int) -> dict[str, Any]:
-        settings, count = self.settings, self.task.per_passage
+        settings, count = self.options, self.task.per_passage
         body: dict[str, Any] = {
             "model": settings.chat_model,
             "messages": messages(passage, count, settings),

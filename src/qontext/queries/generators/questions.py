@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from typing import Any
 
-import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
-
-from qontext.queries.words import Array, TokenArrays, content_words
+from qontext.queries.words import content_words
 
 MAX_WORDS = 18
 
@@ -35,7 +30,7 @@ _PASSIVE = re.compile(
 _WHEN = re.compile(
     r" (?:[Ii]n|[Oo]n|[Bb]y|[Ss]ince|[Ff]rom|[Uu]ntil|[Dd]uring|[Aa]round) (?:the )?"
     r"(?:(?:early|late|mid)[ -])?"
-    rf"(?:(?:\d{{1,2}} )?{_MONTH}(?: \d{{1,2}})?(?:,? \d{{4}})?|1\d{{3}}s?|20\d\ds?)\b(?! [a-z]+s\b)"
+    rf"(?:(?:\d{{1,2}} )?{_MONTH}(?: \d{{1,2}})?(?:,? \d{{4}})?|1\d{{3}}s?|20\d\ds?)(?![\w'’-])(?! [a-z]+s\b)"
 )
 _COUNT = re.compile(
     r"^(?P<what>\S+(?: \S+){0,5}?) (?P<verb>has|have|had|contains?|contained|includes?) "
@@ -62,55 +57,6 @@ _VAGUE = frozenset(
 _OPENERS = frozenset(
     "the a an in on at by from these those he she they his her their its when after as with".split()
 )
-
-
-def hints(tokens: TokenArrays, begins: Array, ends: Array) -> Array:
-    """[S, rules]: which sentences (tokens `begins` to `ends`) may fit which rule: few are parsed."""
-    flags = np.zeros((len(begins), len(RULES)), bool)
-    if not len(begins):
-        return flags
-    T = int(ends[-1])
-    token = tokens.token[:T]
-    written = pa.array(tokens.bare, pa.string())
-
-    def per_token(of_different: Any) -> Array:
-        """[T] the properties of distinct tokens, expanded to all tokens."""
-        properties: Array = of_different.to_numpy(zero_copy_only=False).astype(bool)[token]
-        return properties
-
-    def among(*words: str) -> Array:
-        return per_token(pc.is_in(written, pa.array(words)))
-
-    def marks(pattern: str) -> Array:
-        return per_token(pc.match_substring_regex(written, f"^(?:{pattern})$"))
-
-    def then(left: Array, *right: Array) -> Array:
-        """A mask of the places where `left` is followed in its sentence by one of `right`: by the first at once, by the
-        second one token later …"""
-        after = np.zeros(T, bool)
-        for far, follower in enumerate(right, start=1):
-            after[:-far] |= follower[far:] & (begin[far:] == begin[:-far])
-        return left & after
-
-    begin = np.repeat(begins, ends - begins)
-    place = np.arange(T) - begin
-    capital, past, the = tokens.capital[token], marks(_PAST), among("the")
-    number = marks(rf"\d.*|{_NUMBER}|more|about|over|nearly|at")
-    date, into = marks(rf"1\d{{3}}s?|20\d\ds?|{_MONTH}"), among("in", "at", "near", "from", "into")
-    holds = {
-        "itself": per_token(pc.ends_with(pa.array(tokens.written, pa.string()), "?")) & tokens.ends[:T],
-        "passive": then(among("by"), capital),
-        "definition": then(among("is", "are", "was", "were"), the | among("a", "an", "one", "any")),
-        "when": then(among(*_BEFORE_DATE, *map(str.title, _BEFORE_DATE)), *[date] * 4),
-        "why": among("because", "so", "order", "due", "fear"),
-        "count": then(among(*_HAS), number),
-        "who": past & (place > 0) & (place < 6),
-        "where": then(into, capital | then(the, capital)),
-    }
-    line = np.repeat(np.arange(len(begins)), ends - begins)
-    for rule, name in enumerate(RULES):
-        flags[line[np.flatnonzero(holds[name])], rule] = True
-    return flags
 
 
 def ask(sentence: str, rules: Iterable[str] | None = None) -> str | None:

@@ -7,7 +7,6 @@ Nogueira and Lin, "From doc2query to docTTTTTquery"; the settings are those of q
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -105,25 +104,21 @@ class T5(Generator):
     Options = T5Options
     model_option = "model"
 
-    def __init__(self, settings: T5Options, task: Task) -> None:
+    def __init__(self, options: T5Options, task: Task) -> None:
         from qontext.models.language import load_seq2seq, seq2seq_folder
         from qontext.models.precision import own_device, resolve_device, resolve_precision
         from qontext.models.products import use_where_faster
         from qontext.queries.generators.sampling import Sampler
 
-        folder = seq2seq_folder(settings.model)
-        self.device = resolve_device(own_device(settings.device))
-        self.dtype = resolve_precision(settings.precision, self.device)
+        super().__init__(options, task)
+        folder = seq2seq_folder(options.model)
+        self.device = resolve_device(own_device(options.device))
+        self.dtype = resolve_precision(options.precision, self.device)
         model, self.tokenizer = load_seq2seq(folder)
         self.model = model.to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
-        self.source, self.settings = SourceText.of(settings, folder), settings
-        self.sampler = Sampler.of(settings, task)
-        self.tally: Counter[str] = Counter()
-
-    @classmethod
-    def open(cls, options: T5Options, task: Task) -> T5:
-        return cls(options, task)
+        self.source = SourceText.of(options, folder)
+        self.sampler = Sampler.of(options, task)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np
@@ -132,8 +127,8 @@ class T5(Generator):
         from qontext.models.batching import batches_by_length
         from qontext.queries.generators.sampling import sample
 
-        ids = self.source.encode(self.tokenizer, passages, self.settings.max_passage_tokens)
-        for rows in batches_by_length(np.array([len(x) for x in ids]), self.settings.batch_tokens):
+        ids = self.source.encode(self.tokenizer, passages, self.options.max_passage_tokens)
+        for rows in batches_by_length(np.array([len(x) for x in ids]), self.options.batch_tokens):
             batch = rows.tolist()
             padded = self.tokenizer.pad({"input_ids": [ids[i] for i in batch]}, return_tensors="pt")
             input_ids, mask = padded["input_ids"].to(self.device), padded["attention_mask"].to(self.device)
