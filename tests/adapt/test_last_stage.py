@@ -22,8 +22,9 @@ from qontext.adapt.verdict import evidence, expected
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.frame.errors import QontextError
-from qontext.retrieve.rankers import PairReranked, Queries, Ranker
+from qontext.retrieve.scorers import PairScorer
 from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.system import Queries, Ranker, Reranked
 from qontext.serve.systems import Opener
 
 WITH = replace(REQUEST, reranker="reranker")
@@ -84,7 +85,7 @@ class Fixed(Ranker):
 class Longest:
     """Prefers long passages."""
 
-    def score(self, pairs: Any) -> Any:
+    def score(self, pairs: Any, advance: Any = None) -> Any:
         return np.array([len(text) for _, text in pairs], np.float32)
 
 
@@ -96,7 +97,8 @@ def test_only_the_best_passages_are_read() -> None:
         asked.update(ids)
         return {id: "x" * (1 + int(id[1:])) for id in ids}
 
-    found = PairReranked(Fixed(), Longest(), texts, 3, 0.99).rank({"q": "a", "r": "b"}, 4)
+    scorer = PairScorer([Longest()], texts)
+    found = Reranked(Fixed(), scorer, 0.99, depth=3).rank({"q": "a", "r": "b"}, 4)
     assert asked == {"p0", "p1", "p2"}
     assert [hit.passage for hit in found["r"]] == ["p2", "p1", "p0", "p3"]
 
@@ -139,8 +141,8 @@ def test_a_recommended_cross_encoder_answers_wherever_the_directory_is_used(
     question = "which room has 3 candles?"
     answers = [answer.id for answer in Searcher(out).search(question)]
     served = Opener(device="cpu", precision="fp32").open("mine", str(out))
-    assert served[0].label.endswith("then the cross-encoder")
-    assert [served[0].passages[hit.number].id for hit in served[0].search([question], 10)[0]] == answers
+    assert served[0].label.endswith(" + cross-encoder")
+    assert [hit.id for hit in served[0].search(question, 10)] == answers
     assert str(reranker.name) in str(api.show(out)["reranker"])
     # Without it, there is no answer that pretends to be one; a copy elsewhere is named once.
     kept = reranker.rename(tmp_path / "kept")

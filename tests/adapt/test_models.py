@@ -15,7 +15,8 @@ from tests.models.test_families import save_family
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
 from qontext.models.retriever import Retriever
-from qontext.retrieve.open import AdaptedFolder, Opening
+from qontext.retrieve.open import AdaptedFolder
+from qontext.retrieve.query_encoder import Opening
 
 
 def test_what_cannot_be_trained_is_planned_as_it_is_beside_bm25_and_its_tokens(

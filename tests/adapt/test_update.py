@@ -91,7 +91,7 @@ def test_what_holds_the_earlier_index_keeps_it(adapted: Any, small_encoder: Path
     adapt(changed, out, small_encoder)
     assert indexes(out) == ["index", "index-2"]
     assert list(searcher.search(QUESTION, k=5)) == before
-    assert len(systems[0].search([QUESTION], 5)[0]) == 5
+    assert len(systems[0].search(QUESTION, 5)) == 5
 
 
 @pytest.mark.parametrize("ended", ["before the index counts", "before the plan is written"])

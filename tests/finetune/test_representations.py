@@ -114,8 +114,7 @@ def test_search_finds_what_the_similarity_says(
     first = next(iter(queries))
     assert memory.search(queries[first], 1)[0].id == run[first][0].passage
     (served,) = Opener(**on).open("packed", str(vectors.path))
-    hits = served.search([queries[first]], 3)[0]
-    assert [served.passages[hit.number].id for hit in hits] == [hit.passage for hit in run[first][:3]]
+    assert [hit.id for hit in served.search(queries[first], 3)] == [hit.passage for hit in run[first][:3]]
     again: dict[str, Any] = {"tokens": vectors.path, "data": beir, "out": tmp_path / "again", **on}
     if REPRESENTATIONS.load(kind).stored in ("tokens", "sparse"):
         reranked = read_run(api.rerank(tmp_path / "run", **again).path)

@@ -156,7 +156,7 @@ def test_from_weights_to_a_run_that_others_read(
     expected = [hit.passage for hit in run[next(iter(run))][:3]]
     assert [hit.id for hit in some.search(query, 3)] == expected
     (served,) = Opener(device="cpu", precision="fp32").open("words", str(weights))
-    assert [served.passages[hit.number].id for hit in served.search([query], 3)[0]] == expected
+    assert [hit.id for hit in served.search(query, 3)] == expected
 
 
 def test_what_is_stored_scores_the_passages_of_a_run(weights: Path, beir: Path, tmp_path: Path) -> None:

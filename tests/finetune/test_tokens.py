@@ -191,7 +191,7 @@ def test_compressed_vectors_are_searched_nearly_the_same(vectors: Path, beir: Pa
         assert np.corrcoef([hit.score for hit in hits], [scores[hit.passage] for hit in hits])[0, 1] > 0.9
     assert "residual" in str(api.show(index.path))
     (system,) = Opener("cpu", "fp32").open("late", str(index.path))
-    assert len(system.search(["river stone"], 5)[0]) == 5
+    assert len(system.search("river stone", 5)) == 5
 
 
 def test_what_does_not_fit_is_told(vectors: Path, beir: Path, tmp_path: Path, start: Path) -> None:

@@ -18,7 +18,8 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models import reference
 from qontext.models.reference import refer
-from qontext.retrieve.open import AdaptedFolder, Opening
+from qontext.retrieve.open import AdaptedFolder
+from qontext.retrieve.query_encoder import Opening
 from qontext.retrieve.searcher import Searcher
 
 PAGES = {

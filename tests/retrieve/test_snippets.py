@@ -134,19 +134,21 @@ def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index
     pytest.importorskip("fastapi")
     from qontext.serve import api as http
     from qontext.serve import mcp, pages
-    from qontext.serve.passages import FieldFilter
     from qontext.serve.systems import Opener
 
     index(make.pdf(tmp_path / "pump.pdf", PUMP))
     path = str(tmp_path / "adapted" / "index" / "bm25")
     (system,) = Opener("cpu").open("words", path)
     question, cited = "why does the red lamp blink?", "pump.pdf, p. 3"
-    (hit,) = system.search([question], 1, FieldFilter())[0]
-    served = http._hit(system, question, 1, hit)
+    hits = system.run({"q": question}, 1)["q"]
+    (answer,) = system.answers(question, hits)
+    served = http._hit(system, answer)
     assert (served.place, "red lamp blinks" in served.snippet) == (cited, True)
-    assert mcp._results(system, question, [hit], 0, 2_000)[0].place == cited
-    result = pages._result(system, 1, hit, question, None, set())
-    assert result.place == cited and "lamp" in {part.text for part in result.text if part.is_marked}
+    assert mcp._results(system, question, hits, 0, 2_000)[0].place == cited
+    result = pages._result(system, answer, question, None, set())
+    assert str(result.answer.place) == cited and "lamp" in {
+        part.text for part in result.text if part.is_marked
+    }
     (one,) = Searcher(path)(question, 1)
     assert (one.metadata["place"], one.metadata["page"], one.metadata["author"]) == (cited, 3, "Eve")
 

@@ -21,9 +21,10 @@ from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.models.light import open_light
 from qontext.models.packed import Packed
-from qontext.retrieve import max_sim
+from qontext.retrieve import scorers
 from qontext.retrieve.encode import windows_of
-from qontext.retrieve.max_sim import TokenBits, bits_of, similarities
+from qontext.retrieve.query_encoder import QueryEncoder
+from qontext.retrieve.scorers import TokenScorer, bits_of, similarities
 from qontext.retrieve.stored import open_bits, open_stored
 
 QUESTIONS = {"q0": "the mill grinds flour", "q1": "bread from the oven", "q2": "a boat on the river"}
@@ -116,7 +117,7 @@ def test_passages_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> Non
     query = dice.standard_normal((4, 16)).astype(np.float32)
     expected = similarities(query, packed)
     for tokens in (1, 7, 40):
-        monkeypatch.setattr(max_sim, "TOKENS_AT_ONCE", tokens)
+        monkeypatch.setattr(scorers, "TOKENS_AT_ONCE", tokens)
         np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
 
 
@@ -156,11 +157,10 @@ def test_shards_and_batches_write_the_same(
     parts = encode(corpus, tiny_encoder, tmp_path / "parts", shard="0/2", batch_tokens=64)
     for mine, expected in zip(*(open_bits(artifact.path).parts for artifact in (parts, whole)), strict=True):
         assert np.array_equal(mine.starts, expected.starts) and np.array_equal(mine.values, expected.values)
-    stored = TokenBits(whole.path)
+    stored = TokenScorer(whole.path, QueryEncoder(str(tiny_encoder), precision="fp32"))
     assert len(stored.encoded.parts) == 5
     found = Run.of(_hits("q0", sorted(rows_of(corpus))))
-    query = Retriever(tiny_encoder, precision="fp32").encode_tokens_of_queries([QUESTIONS["q0"]])
-    by_tokens = {hit.passage: hit.score for hit in stored.reranked(found, query, 1.0)["q0"]}
+    by_tokens = dict(zip((hit.passage for hit in found["q0"]), stored.score(QUESTIONS, found)))
     own = {id: reference(tiny_encoder, QUESTIONS["q0"], text) for id, text in rows_of(corpus).items()}
     assert sorted(by_tokens, key=lambda id: (-by_tokens[id], id)) == sorted(
         own, key=lambda id: (-round(own[id], 5), id)
@@ -231,11 +231,11 @@ def test_bits_of_other_texts_with_the_same_ids_are_refused(
 
 
 def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    bits = TokenBits(encode(corpus, tiny_encoder, tmp_path / "bits").path)
-    query = Retriever(tiny_encoder, precision="fp32").encode_tokens_of_queries(["a boat"])
+    encoder = QueryEncoder(str(tiny_encoder), precision="fp32")
+    bits = TokenScorer(encode(corpus, tiny_encoder, tmp_path / "bits").path, encoder)
     for id in ("a", "p17x", "z"):
         with pytest.raises(QontextError, match=f"lacks the passage '{id}'"):
-            bits.reranked(Run.of(_hits("q", sorted(["p01", id]))), query, 0.5)
+            bits.score({"q": "a boat"}, Run.of(_hits("q", sorted(["p01", id]))))
 
 
 def test_damaged_bits_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import base64
 import json
 import re
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import numpy as np
@@ -20,10 +20,11 @@ from qontext.data.passage import Passage
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index import Array
 from qontext.retrieve.searcher import Searcher
+from qontext.retrieve.where import mask
 from qontext.serve.batching import LARGEST
 from qontext.serve.pages import highlight
-from qontext.serve.passages import FieldFilter, Passages
-from qontext.serve.systems import Opener, ServedSystem, reranked
+from qontext.serve.passages import Passages, conditions
+from qontext.serve.systems import Opener, ServedSystem
 
 QUESTION = "Which lamp was repaired by masons after a storm?"
 
@@ -94,7 +95,6 @@ def test_a_folder_is_chosen_by_its_name_as_it_is(tmp_path: Path) -> None:
     rows = [{"_id": f"d{n}", "text": f"A boat {n}.", "folder": name} for n, name in enumerate(folders)]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     split = api.split(tmp_path / "docs.jsonl", workers=1, out=tmp_path / "passages")
-    passages = Passages.read(str(split.path))
     for name, numbers in (
         ("guide", [0]),
         ("guide|other", [2]),
@@ -102,7 +102,8 @@ def test_a_folder_is_chosen_by_its_name_as_it_is(tmp_path: Path) -> None:
         ("gui*/deep", [4]),
         ("gui", []),
     ):
-        assert passages.mask(FieldFilter(name)).nonzero()[0].tolist() == numbers, name
+        ids = np.array([f"d{n}#0" for n in range(len(rows))], object)
+        assert mask(conditions(folder=name), ids, split.path).nonzero()[0].tolist() == numbers, name
 
 
 @pytest.mark.parametrize("system", ["mine", "bm25", "vectors", "bm25/reranked"])
@@ -121,7 +122,8 @@ def test_passages_of_any_parquet_file_and_with_several_folders_are_served(tmp_pa
     columns = {"id": ["a", "b"], "doc": ["a", "b"], "title": ["", ""], "text": ["one", "two"]}
     pq.write_table(pa.table(columns), tmp_path / "plain.parquet")
     plain = Passages.read(str(tmp_path / "plain.parquet"))
-    assert [plain[n].text for n in range(2)] == ["one", "two"] and plain.folders == []
+    assert {id: one.passage.text for id, one in plain.find("ab").items()} == {"a": "one", "b": "two"}
+    assert plain.folders == []
     metadata = ['{"folder": ["x", "y"]}', '{"folder": "z"}']
     pq.write_table(pa.table({**columns, "metadata": metadata}), tmp_path / "folders.parquet")
     assert Passages.read(str(tmp_path / "folders.parquet")).folders == ["x", "y", "z"]
@@ -382,9 +384,7 @@ def test_pages_keep_lines_of_code_and_tell_equal_titles_apart(serve: Serve, tmp_
 class Backwards:
     """A reranker that prefers passages of long documents least."""
 
-    name = "backwards"
-
-    def score(self, pairs: list[tuple[str, Passage]]) -> Array:
+    def score(self, pairs: list[tuple[str, Passage]], advance: Any = None) -> Array:
         return np.array([-float(passage.doc == "long") for _, passage in pairs])
 
 
@@ -398,11 +398,10 @@ def test_a_long_document_takes_no_place_of_others(tmp_path: Path) -> None:
     passages = api.split(tmp_path / "corpus.jsonl", keep=True, workers=1, out=tmp_path / "passages")
     index = api.index(passages, backend="bm25", out=tmp_path / "words")
     (system,) = Opener("cpu", "fp32").open("words", str(index.path))
-    for one in (system, reranked(system, cast(Any, Backwards()), "words/reranked")):
+    for one in (system, system.reranked("words/reranked", ("backwards", Backwards()))):
         few, none, every = (
-            [one.passages[hit.number].doc for hit in hits]
-            for texts, k in ((["lamp", "boat"], 5), (["lamp"], 50))
-            for hits in one.search(texts, k, group="document")
+            [answer.document for answer in one.search(text, k, group="document")]
+            for text, k in (("lamp", 5), ("boat", 5), ("lamp", 50))
         )
         assert len(few) == len({*few}) == 5 and none == [] and len(every) == len({*every}) == 11
         assert few == every[:5] and few[0] == "long"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -13,7 +12,7 @@ import pytest
 from tests.serve.conftest import Serve
 
 from qontext.data.runs import Run
-from qontext.retrieve.rankers import Ranker
+from qontext.retrieve.system import Ranker
 from qontext.serve.batching import LARGEST, Batcher, Overloaded, TimedOut
 
 
@@ -146,7 +145,7 @@ def test_the_server_answers_429_beyond_the_queue_and_503_when_it_is_late(serve: 
     running = serve("bm25", queue=1, timeout=1)
     gate = Gate()
 
-    running.service.systems["bm25"] = replace(running.service.default, ranker=Gated(gate))
+    running.service.default.ranker = Gated(gate)
     statuses: list[tuple[int, str | None]] = []
 
     def ask() -> None:
@@ -169,7 +168,7 @@ def test_a_request_under_way_is_answered_before_the_server_ends(serve: Serve) ->
     running = serve("bm25")
     gate, statuses = Gate(), []
 
-    running.service.systems["bm25"] = replace(running.service.default, ranker=Gated(gate))
+    running.service.default.ranker = Gated(gate)
 
     def ask() -> None:
         answer = httpx.post(f"{running.url}/v1/search", json={"query": "boat"}, timeout=30)

@@ -38,7 +38,7 @@ def served(out: Path) -> Any:
 
 def titles(service: Any, question: str) -> list[str]:
     system = service.default
-    return [system.passages[hit.number].doc for hit in system.search([question], 5)[0]]
+    return [answer.document for answer in system.search(question, 5)]
 
 
 def follow(service: Any, out: Path, every: float) -> Refresher:
@@ -110,9 +110,7 @@ def test_a_request_keeps_the_systems_that_it_began_with(docs: Path, tmp_path: Pa
         api.refresh(out, words=True)
         service.replace(service.opener.open_all([str(out)]))
         assert before is not service.default
-        assert [before.passages[hit.number].text for hit in before.search(["mill"], 5)[0]] == [
-            "The mill grinds flour."
-        ]
+        assert [answer.text for answer in before.search("mill", 5)] == ["The mill grinds flour."]
         assert titles(service, "wood") == ["mill.md"]
     finally:
         service.close()

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import httpx
 import pytest
 from tests.serve.conftest import Running, Serve, World
 
-from qontext.data.collection import Passage
-from qontext.data.records import Hit
-from qontext.data.runs import Run
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.frame.trust import is_this_machine
-from qontext.retrieve.rankers import Ranker
-from qontext.serve.errors import Failed
+from qontext.retrieve.system import Ranker
 from qontext.serve.listen import policy_of
-from qontext.serve.passages import Passages
 from qontext.serve.security import Policy, host_name
-from qontext.serve.systems import ServedSystem, reranked
 from qontext.serve.web import safe_target
 
 TOKEN = "a-token-of-many-characters"
@@ -210,30 +203,10 @@ def test_an_index_that_fails_is_an_error_of_the_server(
         def rank(self, *arguments: Any, **how: Any) -> Any:
             raise QontextError("search of Mine returned no pair of arrays", place="/a/secret/place")
 
-    running.service.systems["bm25"] = replace(running.service.default, ranker=Broken())
+    running.service.default.ranker = Broken()
     for answer in (
         running.http.post("/v1/search", json={"query": "boat"}),
         running.http.get("/", params={"q": "boat"}),
     ):
         assert answer.status_code == 500 and "secret" not in answer.text
     assert "/a/secret/place: search of Mine returned no pair" in capsys.readouterr().err
-
-
-def test_a_reranker_that_fails_is_an_error_of_the_server() -> None:
-    class Found(Ranker):
-        def rank(self, queries: Any, k: int, **how: Any) -> Run:
-            return Run.of([Hit(query, "p0", 1.0) for query in queries])
-
-    class Broken:
-        name = "broken"
-
-        def score(self, pairs: Any) -> Any:
-            raise QontextError("returns numbers that are not finite")
-
-    reranker: Any = Broken()
-    passages = Passages([Passage("p0", "", "a", "d")], "passages")
-    system = reranked(
-        ServedSystem("mine", "mine", cast(Any, None), passages, Found()), reranker, "mine/reranked"
-    )
-    with pytest.raises(Failed, match="not finite"):
-        system.search(["a"], 1)

@@ -107,6 +107,6 @@ def test_faiss_indexes_are_served(world: World) -> None:
     pytest.importorskip("faiss", reason="faiss is not installed")
     service = open_service(world.config("hnsw", "vectors"))
     for system in service.systems.values():
-        assert [len(hits) for hits in system.search(["boat", "lamp"], 5)] == [5, 5]
+        assert [len(system.search(question, 5)) for question in ("boat", "lamp")] == [5, 5]
     assert service.systems["hnsw"].encoder is service.systems["vectors"].encoder
     service.close()

@@ -57,13 +57,13 @@ def test_searcher_and_server_agree_with_the_verbs(world: World, root: Path, by_v
     searcher = Searcher(root, device="cpu").run(queries, 10)
     opened = Opener(**FP32).open("mine", str(root))
     assert [system.name for system in opened] == ["mine", "mine/bm25", "mine/dense", "mine/hybrid"]
-    assert opened[0].label == "BM25 and the original encoder, then its tokens"
-    rankings = opened[0].search(list(queries.values()), 10)
-    for (name, _), ranking in zip(queries.items(), rankings, strict=True):
+    assert opened[0].label == "BM25 + original encoder + tokens"
+    served = opened[0].run(queries, 10)
+    for name in queries:
         expected = by_verbs[name][:10]
         assert [hit.passage for hit in searcher[name]] == [hit.passage for hit in expected]
         assert [hit.score for hit in searcher[name]] == pytest.approx([h.score for h in expected], abs=2e-3)
-        assert [opened[0].passages[hit.number].id for hit in ranking] == [hit.passage for hit in expected]
+        assert [hit.passage for hit in served[name]] == [hit.passage for hit in expected]
 
 
 def test_tokens_change_the_order(world: World, root: Path, by_verbs: Run, tmp_path: Path) -> None:
@@ -80,6 +80,6 @@ def test_tokens_change_the_order(world: World, root: Path, by_verbs: Run, tmp_pa
 def test_similar_passages_can_be_searched(root: Path) -> None:
     """With a passage as the query, which has more tokens."""
     system = Opener(**FP32).open("mine", str(root))[0]
-    passage = system.passages[0]
-    hits = system.search([passage.content], 3, kind="passage")[0]
-    assert passage.id == system.passages[hits[0].number].id and hits[0].score > hits[1].score
+    (passage,) = system.passages.sample(1)
+    hits = system.run({"q": passage.content}, 3, kind="passage")["q"]
+    assert passage.id == hits[0].passage and hits[0].score > hits[1].score

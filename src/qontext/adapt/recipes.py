@@ -12,7 +12,7 @@ from qontext.adapt.plan import FINETUNED_PASSAGES, QUESTIONS, Plan
 from qontext.evaluation.holdout import ASKED
 from qontext.retrieve.directory import DENSE
 from qontext.retrieve.language import natural
-from qontext.retrieve.rankers import CANDIDATES as RERANKED
+from qontext.retrieve.system import CANDIDATES as RERANKED
 from qontext.retrieve.system import ENCODERS, RERANKER_WEIGHT, SYSTEMS, TOKEN_WEIGHT, WEIGHTS, System
 from qontext.workflow.recipe import Recipe, Step, as_path
 

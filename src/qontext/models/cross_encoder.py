@@ -149,22 +149,20 @@ def reranked(
     texts = {passage.id: passage for passage in as_passages(passages) if passage.id in needed}
     if missing := needed - texts.keys():
         raise QontextError(f"the run names the passage {min(missing)!r}, which is not in the passages")
-    scores = score_rows(models, run, slice(None), queries, texts)
+    scores = score_rows(models, run, queries, texts)
     return Run.from_codes(run.row_queries(), run.queries, run.codes, run.ids, scores)
 
 
 def score_rows(
     models: Sequence[CrossEncoder],
     run: Run,
-    rows: slice,
     queries: Mapping[str, str],
     passages: Mapping[str, Passage],
     advance: Callable[[int], None] | None = None,
 ) -> np.ndarray[Any, Any]:
-    """[R] the mean of the models' scores of some rows of a run."""
+    """[R] the mean of the models' scores of a run's rows."""
     pairs = [
-        (queries[run.queries[q]], passages[run.ids[code]])
-        for q, code in zip(run.row_queries()[rows], run.codes[rows])
+        (queries[run.queries[q]], passages[run.ids[code]]) for q, code in zip(run.row_queries(), run.codes)
     ]
     each = [model.score(pairs, advance=advance) for model in models]
     return np.asarray(np.mean(each, axis=0, dtype=np.float64))

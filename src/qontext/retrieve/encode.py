@@ -171,7 +171,7 @@ class Encode(Parts[EncodeConfig]):
 
     def _encoded(self, tokens: list[Any]) -> tuple[Any, Any]:
         """The representations of tokenized texts and, with --tokens, the bits of their tokens."""
-        from qontext.retrieve.max_sim import bits_of
+        from qontext.retrieve.scorers import bits_of
 
         if not self.config.tokens:
             return self.encoder.encode_tokens(tokens, self.config.kind, advance=self.advance), None

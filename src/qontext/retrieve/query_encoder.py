@@ -1,14 +1,20 @@
-"""The models that answer a query: its encoder, and a cross-encoder, loaded on first use."""
+"""The encoder of queries, loaded on first use, and how it is opened with the index of its vectors."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
+
+from qontext.data.places import Found, find_passages
+from qontext.frame.artifacts import Artifact
+from qontext.frame.trust import trusting
+from qontext.retrieve.index import How, Index
 
 if TYPE_CHECKING:
-    from qontext.data.collection import Passage
     from qontext.models.folder import TextKind
 
 WITHOUT_TORCH = 16
@@ -22,7 +28,7 @@ class QueryEncoder:
         model: A folder or a Hub name.
         max_length: Maximum tokens of a query; None for the encoder's limit.
         passage_length: Maximum tokens of a passage, in comparisons with passages.
-        prompts, pooling: Those of the vectors, if not those of the folder.
+        prompts, pooling, title: Those of the vectors, if not those of the folder.
         packed: Accept representations other than one vector.
     """
 
@@ -36,13 +42,14 @@ class QueryEncoder:
         precision: Any = "auto",
         prompts: Mapping[TextKind, str | None] | None = None,
         pooling: str | None = None,
+        title: Any = None,
         packed: bool = False,
         is_resident: bool = False,
     ) -> None:
         self.model, self.device, self.is_resident = model, device, is_resident
         self.lengths = {"query": max_length, "passage": passage_length or max_length}
         self._form: dict[str, Any] = {"device": device, "precision": precision, "prompts": prompts}
-        self._form |= {"pooling": pooling, "packed": packed}
+        self._form |= {"pooling": pooling, "title": title, "packed": packed}
 
     @cached_property
     def is_light(self) -> bool:
@@ -96,21 +103,60 @@ class QueryEncoder:
         return Retriever(self.model, max_length=self.lengths["query"], **self._form)
 
 
-class LazyReranker:
-    """A cross-encoder that is loaded on first use."""
+@dataclass
+class Opening:
+    """The settings of opening; what is opened with the same object shares models."""
 
-    def __init__(
-        self, path: str, *, device: str = "auto", precision: Any = "auto", is_resident: bool = False
-    ) -> None:
-        self.path, self.name = path, Path(path).name
-        self._form: dict[str, Any] = {"device": device, "precision": precision}
+    device: str = "auto"
+    precision: Any = "auto"
+    """The number format, or a function that settles it once a model is there."""
+    encoder: str | None = None
+    """A copy of the encoder, if it is no longer where it was; or the other half of an `untied` pair."""
+    untied: bool = False
+    trust: bool = False
+    """Allow the code or the server that a directory names for its index."""
+    max_length: int | None = None
+    query_prompt: str | None = None
+    """Maximum tokens of a query and the text before it, if not those of the encoder."""
+    is_resident: bool = False
+    """True where torch is loaded anyway."""
+    how: How = field(default_factory=How)
+    """The search of vectors in such a process."""
+    find: Callable[[str, set[str]], Mapping[str, Found]] = find_passages
+    """Finds passages by their ids, at a path."""
+    models: WeakValueDictionary[tuple[Any, ...], Any] = field(default_factory=WeakValueDictionary)
 
-    @cached_property
-    def _model(self) -> Any:
-        from qontext.models.cross_encoder import CrossEncoder
+    def model(self, kind: type, path: str, *, key: Any = None, **settings: Any) -> Any:
+        """The model at a path; in a resident process, one whose content is the same is loaded once for each key."""
+        from qontext.models.folder import locate
+        from qontext.models.reference import model_digest
 
-        return CrossEncoder(self.path, **self._form)
+        precision = self.precision() if callable(self.precision) else self.precision
+        form = {"device": self.device, "precision": precision, **settings}
+        if not self.is_resident:
+            return kind(path, **form)
+        key = (kind, path, model_digest(locate(path).root), key, str(form))
+        model = self.models.get(key)
+        if model is None:
+            model = self.models[key] = kind(path, **form)
+        return model
 
-    def score(self, pairs: Sequence[tuple[str, Passage | str]]) -> Any:
-        """[N] the logits of queries and passages."""
-        return self._model.score(pairs)
+    def query_encoder(self, path: str, made: Artifact, **form: Any) -> QueryEncoder:
+        """The encoder of queries at a path, for what it `made`: vectors, or their index."""
+        from qontext.retrieve.stored import prompts_of
+
+        prompts = prompts_of(made)
+        if self.query_prompt is not None:
+            prompts["query"] = self.query_prompt
+        form |= {"prompts": prompts, "is_resident": self.is_resident}
+        if self.max_length is not None:
+            form["max_length"] = self.max_length
+        encoder: QueryEncoder = self.model(QueryEncoder, path, **form)
+        return encoder
+
+    def index(self, path: Path | str, *, few: int = 0) -> tuple[Index, Any]:
+        """The index at a path, and the encoder that made its vectors."""
+        from qontext.retrieve.index.load import open_index
+
+        with trusting(self.trust):
+            return open_index(path, self.how if self.is_resident else How(self.device, few=few))

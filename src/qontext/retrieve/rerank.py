@@ -1,4 +1,4 @@
-"""`qontext rerank`: rescore the top k of a run with a cross-encoder, the mean of several, or what is stored of tokens.
+"""`qontext rerank`: compare queries once more with the top k of a run, by a scorer (see `scorers`).
 
 Queries are scored in blocks, one part each, so that a killed run resumes after its last block and several
 processes can share the work.
@@ -23,6 +23,9 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import read_array
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
+from qontext.retrieve.inputs import select_passages, select_queries
+from qontext.retrieve.query_encoder import Opening
+from qontext.retrieve.scorers import PairScorer, TokenScorer, stored_form
 
 if TYPE_CHECKING:
     from qontext.data.load import AnyRun
@@ -75,12 +78,6 @@ class RerankConfig(PartsConfig, ComputeConfig):
     def _has_one(self) -> Self:
         if bool(self.reranker) == bool(self.tokens):
             raise QontextError("pass either --reranker or --tokens")
-        if self.tokens and self.max_length:
-            raise QontextError(
-                "--max-length needs --reranker: with --tokens, the passages are already encoded"
-            )
-        if self.tokens and self.title:
-            raise QontextError("--title needs --reranker: with --tokens, the passages are already encoded")
         return self
 
 
@@ -125,11 +122,9 @@ def rerank(
 
 class Rerank(Parts[RerankConfig]):
     unit = "pairs"
-    scorer: Any = None
-    """The scorer by what is stored of tokens; None for cross-encoders."""
 
     @cached_property
-    def candidates(self) -> tuple[Any, Any]:
+    def candidates(self) -> tuple[Run, Run | None]:
         """The top of the run, and the run whose other results are kept, if they are."""
         return _candidates(self.config)
 
@@ -143,70 +138,50 @@ class Rerank(Parts[RerankConfig]):
         ]
 
     def open(self) -> None:
-        import numpy as np
-
-        from qontext.models.cross_encoder import CrossEncoder
-        from qontext.models.folder import locate
         from qontext.models.precision import own_device, resolve_device, settle_precision
-        from qontext.models.tokenizer import settle_title
 
         config, top = self.config, self.candidates[0]
-        self.queries = _queries(config, top)
+        self.queries = select_queries(config.data, None, config.queries)
+        if unknown := next((query for query in top.queries if query not in self.queries), None):
+            raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.run)
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
-        if config.tokens:
-            from qontext.retrieve.max_sim import StoredScorer
+        form = {"device": device, "precision": precision}
+        self.scorer = _by_tokens(config, top, form) if config.tokens else self._by_pairs(top, form)
 
-            needed = np.unique(top.codes)
-            self.scorer = StoredScorer(config.tokens, top.ids, needed, device=device, precision=precision)
-            if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
-                self.scorer.check(_passages(config, {*top.ids[needed]}))
-            return
-        passages = {*top.ids[np.unique(top.codes)]}
-        self.passages = _passages(config, passages)
-        if missing := passages - self.passages.keys():
+    def _by_pairs(self, top: Run, form: dict[str, Any]) -> PairScorer:
+        """The cross-encoders, with the passages that they read."""
+        from qontext.models.cross_encoder import CrossEncoder
+        from qontext.models.folder import locate
+        from qontext.models.tokenizer import settle_title
+
+        config = self.config
+        passages, needed = _passages(config, top)
+        if missing := needed - passages.keys():
             raise QontextError(
                 f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
             )
-        self.models = [
-            CrossEncoder(
-                name,
-                device=device,
-                precision=precision,
-                max_length=config.max_length,
-                batch_tokens=config.batch_tokens,
-                title=config.title,
-            )
-            for name in config.reranker
-        ]
+        form |= {"max_length": config.max_length, "batch_tokens": config.batch_tokens, "title": config.title}
         for name in config.reranker:
             settle_title(config.title, locate(name).title, name, says=self.work.rank == 0)
+        return PairScorer([CrossEncoder(name, **form) for name in config.reranker], lambda ids: passages)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         import numpy as np
 
-        from qontext.models.cross_encoder import score_rows
+        from qontext.data.runs import Run
 
         top, rows = self.candidates[0], slice(part.first, part.last)
-        if self.scorer is not None:
-            places = np.arange(part.number * BLOCK, min((part.number + 1) * BLOCK, len(top)))
-            texts = [self.queries[top.queries[q]] for q in places]
-            codes = [top.codes[top.starts[q] : top.starts[q + 1]] for q in places]
-            self._write(part, self.scorer.score(texts, codes, self.advance))
-            return {}
-        scores = score_rows(self.models, top, rows, self.queries, self.passages, self.advance)
-        self._write(part, scores)
+        first, last = np.searchsorted(top.starts, (part.first, part.last)).tolist()
+        starts = top.starts[first : last + 1] - part.first
+        block = Run(top.queries[first:last], starts, top.ids, top.codes[rows], top.scores[rows])
+        scores = self.scorer.score(self.queries, block, advance=self.advance)
+        with self.work.write(part.name) as path, path.open("wb") as file:
+            np.save(file, scores, allow_pickle=False)
         return {}
 
-    def _write(self, part: Part, scores: Any) -> None:
-        import numpy as np
-
-        with self.work.write(part.name) as path, path.open("wb") as file:
-            np.save(file, scores.astype(np.float64), allow_pickle=False)
-
     def facts(self) -> dict[str, Any]:
-        longest = self.models[0].max_length if self.scorer is None else self.scorer.max_length
-        return {"max_length": longest}
+        return {"max_length": self.scorer.max_length}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.data.runs import Run, write_run
@@ -227,6 +202,22 @@ class Rerank(Parts[RerankConfig]):
             **(outcome.facts or {}),
             "seconds": round(outcome.seconds, 3),
         }
+
+
+def _by_tokens(config: RerankConfig, top: Run, form: dict[str, Any]) -> TokenScorer:
+    """The stored tokens of the passages, with the encoder that made them."""
+    from qontext.frame.inputs import find
+
+    place = str(config.tokens)
+    artifact = artifacts.open_artifact(place, verb="encode")
+    remedy = "Restore it, or encode the passages again."
+    name = find(artifact.inputs["encoder"], Path(place), "the encoder of the passages", remedy=remedy)
+    opening = Opening(**form, is_resident=True)
+    packed, title = stored_form(place) != "bits", artifact.summary.get("title")
+    scorer = TokenScorer(place, opening.query_encoder(name, artifact, packed=packed, title=title))
+    if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
+        scorer.check(_passages(config, top)[0])
+    return scorer
 
 
 def _read_scores(work: Workdir, parts: Sequence[Part]) -> Any:
@@ -267,23 +258,15 @@ def _with_rest(reranked: Any, run: Any, k: int) -> Any:
     )
 
 
-def _queries(config: RerankConfig, top: Any) -> dict[str, str]:
-    """The texts of the queries, among them the run's."""
-    from qontext.retrieve.inputs import select_queries
+def _passages(config: RerankConfig, top: Run) -> tuple[dict[str, Passage], set[str]]:
+    """The passages of the run, as far as the source has them, and their ids."""
+    import numpy as np
 
-    queries = select_queries(config.data, None, config.queries)
-    if unknown := next((query for query in top.queries if query not in queries), None):
-        raise QontextError(f"names the query {unknown!r}, which is not in the queries", place=config.run)
-    return queries
-
-
-def _passages(config: RerankConfig, needed: set[str]) -> dict[str, Passage]:
-    """These passages, as far as the source has them."""
     from qontext.data.collection import read_passages
-    from qontext.retrieve.inputs import select_passages
 
+    needed = {*top.ids[np.unique(top.codes)]}
     source = select_passages(config.data, config.passages)
-    return {passage.id: passage for passage in read_passages(source) if passage.id in needed}
+    return {passage.id: passage for passage in read_passages(source) if passage.id in needed}, needed
 
 
 STAGE = Stage(

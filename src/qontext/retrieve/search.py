@@ -1,4 +1,4 @@
-"""`qontext retrieve`: queries → a TREC run, from vectors, an index or BM25.
+"""`qontext retrieve`: queries → a TREC run, from vectors, an index, BM25, a directory of `adapt`, or another search.
 
 Queries are searched in blocks, one part each: a killed run resumes after its last block, and several processes or
 machines can share the blocks. Vectors and indexes on disk are mapped by all of them.
@@ -8,25 +8,113 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from functools import cached_property
-from typing import Any
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from qontext.frame import log
+from pydantic import Field, model_validator
+
+from qontext.frame import locks, log
+from qontext.frame.artifacts import Workdir
+from qontext.frame.config import Asks, DeviceConfig, Input, Seed
+from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
-from qontext.frame.parts import Outcome, Part, Parts, slices
+from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.retrieve.directory import is_adapted
-from qontext.retrieve.searched import (
-    WORDS,
-    Asked,
-    Indexed,
-    Recommended,
-    RetrieveConfig,
-)
+from qontext.retrieve.ask import outside
+from qontext.retrieve.ask.questions import GroupBy, by_document
+from qontext.retrieve.directory import fingerprint_of, is_adapted
+from qontext.retrieve.index import How
+from qontext.retrieve.index.lexical import Bm25Options, LexicalIndex
+from qontext.retrieve.inputs import select_passages, select_queries
+from qontext.retrieve.open import OneIndex, SearchableFolder, open_path
+from qontext.retrieve.query_encoder import Opening
+from qontext.retrieve.system import System
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
 
 RUN, PARTIAL = "run.trec", "partial"
+WORDS = ".bm25"
+"""The index of passages that are searched without one; hidden, since it is no part of the result."""
 BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
 """Queries that exact search multiplies together; for many queries, parts to aim at; and results of the largest part."""
+
+
+class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
+    index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
+    """The index to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of `adapt`.
+    Optional with --bm25: the passages are then indexed first."""
+
+    where: tuple[str, ...] = ()
+    """Search only passages whose metadata meet this condition, such as folder=guide, 'date>=2024' or
+    'lang=de|fr'. May be repeated; all conditions must hold."""
+
+    group: GroupBy = "passage"
+    """Group hits by document: the run names the documents, with the scores of their best passages."""
+
+    data: Annotated[str | None, Input()] = None
+    """A BEIR folder with the queries and, with --bm25, the passages."""
+
+    split: str | None = None
+    """Split of --data whose judged queries are used. Default: all queries."""
+
+    queries: Annotated[str | None, Input()] = None
+    """Queries, instead of --data: BEIR JSON Lines, id<tab>text, or generated queries."""
+
+    limit: int | None = Field(None, ge=1)
+    """Maximum number of queries, drawn with the seed; `mine --limit` draws the same ones."""
+
+    seed: Seed = 42
+    """Random seed for --limit."""
+
+    passages: Annotated[str | None, Input()] = None
+    """Passages for --bm25, instead of --data: output of `split`, Parquet, a BEIR folder or corpus file. With
+    --where: passages with the metadata, if the index's own passages no longer exist."""
+
+    encoder: Annotated[str | None, Input()] = None
+    """Encoder for the queries. Default: the one that encoded the passages. For a directory of `adapt`: an unchanged copy of
+    its encoder, if that is no longer where it was."""
+
+    untied: bool = False
+    """Accept an --encoder other than that of the passages: the query half of an untied pair."""
+
+    bm25: bool = False
+    """Search with BM25 instead of vectors; in a directory of `adapt`, instead of the recommended system."""
+
+    system: Annotated[str | None, Asks(outside.demands)] = None
+    """Ask another search instead: a command that reads questions as JSON lines, {"id": …, "text": …}, and writes a TREC
+    run of ids of passages or documents."""
+
+    k: int = Field(1_000, ge=1)
+    """Passages per query."""
+
+    max_length: int | None = Field(None, ge=3, le=100_000)
+    """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
+
+    query_prompt: str | None = None
+    """A text before each query, such as "query: ", or the name of one of the encoder's prompts. Default: the one that was
+    recorded with the vectors, else as the encoder's folder says."""
+
+    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
+    """Number format for encoding queries; auto is bf16 if the hardware supports it, else fp32."""
+
+    scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Number format of the first pass of exact search; candidates from bf16 and fp16 are rescored in fp32."""
+
+    @property
+    def is_divisible(self) -> bool:
+        """An outside system is asked from this machine."""
+        return self.system is None
+
+    @model_validator(mode="after")
+    def _one_system(self) -> Self:
+        if self.system is not None:
+            outside.check(self.system)
+            if self.index or self.bm25 or self.where:
+                raise QontextError(
+                    "--system is asked itself", remedy="Leave out the index, --bm25 and --where."
+                )
+        return self
 
 
 class Search(Parts[RetrieveConfig]):
@@ -36,7 +124,13 @@ class Search(Parts[RetrieveConfig]):
 
     @cached_property
     def queries(self) -> list[tuple[str, str]]:
-        return list(_queries(self.config).items())
+        from qontext.training.randomness import sample_names
+
+        config = self.config
+        queries = select_queries(config.data, config.split, config.queries)
+        if config.limit is not None:
+            queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
+        return list(queries.items())
 
     @property
     def uses_gpu(self) -> bool:
@@ -49,34 +143,34 @@ class Search(Parts[RetrieveConfig]):
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
 
     def open(self) -> None:
-        self.searched: Recommended | Indexed | Asked
-        if self.config.system is not None:
-            self.searched = Asked(self.config)
-            return
-        is_whole = self.config.index is not None and is_adapted(self.config.index)
-        self.searched = Recommended(self.config) if is_whole else Indexed(self.config, self.work)
+        if self.config.system is None:
+            self.collection = _open(self.config, self.work)
+            # Wrong conditions are refused before anything is searched.
+            self.among = self.collection.among(self.config.where)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data.runs import write_run
 
-        queries = dict(self.queries[part.first : part.last])
-        done = 0.0
-
-        def advance(share: float) -> None:
-            nonlocal done
-            step = min(share * len(queries), len(queries) - done)  # some queries are ranked again, deeper
-            done += step
-            self.advance(step)
-
-        hits = self.searched.run(queries, advance)
-        counts = {"queries": len(hits), "results": hits.size}
-        if isinstance(self.searched, Asked):
-            counts["unmatched"] = self.searched.unmatched
-        self.work.write_json(_counts_name(part), counts)
+        queries, counts = dict(self.queries[part.first : part.last]), {}
+        if self.config.system is not None:
+            passages, tag = select_passages(self.config.data, self.config.passages), "outside"
+            run, counts["unmatched"] = outside.ask(self.config.system, queries, passages, self.config.k)
+        else:
+            run, tag = self._search(queries), self.collection.tag
+        self.work.write_json(_counts_name(part), {**counts, "queries": len(run), "results": run.size})
         with self.work.write(part.name) as path:
-            write_run(hits, path, tag=self.searched.tag)
-        self.advance(len(queries) - done)
+            write_run(run, path, tag=tag)
+        self.advance(len(queries))
         return {"queries": len(queries)}
+
+    def _search(self, queries: dict[str, str]) -> Run:
+        """The best passages of some queries."""
+        config, collection = self.config, self.collection
+        system = System(words=True) if config.bm25 else collection.system
+        rank = partial(collection.ranker(system).rank, among=self.among)
+        if config.group == "passage":
+            return rank(queries, config.k)
+        return by_document(rank, queries, config.k, collection.find, renamed=True)
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         counts = Counter[str]()
@@ -86,7 +180,6 @@ class Search(Parts[RetrieveConfig]):
                 with (self.work.path / part.name).open("rb") as file:
                     shutil.copyfileobj(file, run)
         self.work.remove(PARTIAL)
-        vars(self).pop("searched", None)  # Windows removes no file that is mapped
         self.work.remove(WORDS)
         if counts["queries"] < len(self.queries):
             log.note(f"{len(self.queries) - counts['queries']:,} queries have no result.")
@@ -118,14 +211,42 @@ def _counts_name(part: Part) -> str:
     return f"{PARTIAL}/{part.number:05d}.json"
 
 
-def _queries(config: RetrieveConfig) -> dict[str, str]:
-    from qontext.retrieve.inputs import select_queries
-    from qontext.training.randomness import sample_names
+def _open(config: RetrieveConfig, work: Workdir) -> SearchableFolder:
+    """The collection that is searched."""
+    from qontext.models.precision import own_device, resolve_device, settle_precision
 
-    queries = select_queries(config.data, config.split, config.queries)
-    if config.limit is not None:
-        queries = {name: queries[name] for name in sample_names(queries, config.limit, config.seed)}
-    return queries
+    passages = config.passages or (config.data if config.index is None else None)
+    if config.index is None:
+        if not config.bm25:
+            raise QontextError(
+                "nothing to search is specified", remedy="Name vectors or an index, or pass --bm25."
+            )
+        passages = select_passages(config.data, config.passages)
+        return OneIndex(str(work.path), Opening(), passages, _words(config, work, passages))
+    device = own_device(config.device)
+    opening = Opening(
+        device,
+        precision=lambda: settle_precision(work, config.precision, resolve_device(device)),
+        encoder=config.encoder,
+        untied=config.untied,
+        max_length=config.max_length,
+        query_prompt=config.query_prompt,
+        is_resident=True,
+        how=How(device, config.scoring),
+    )
+    return open_path(config.index, opening, config.passages)
+
+
+def _words(config: RetrieveConfig, work: Workdir, passages: str) -> LexicalIndex:
+    """BM25 over the passages: indexed by the first process that needs it, mapped by all."""
+    from qontext.data.collection import read_passages
+    from qontext.retrieve.bm25 import Bm25
+
+    with locks.lock(work.path, WORDS, wait=True):
+        if not work.has(WORDS):
+            with work.write_folder(WORDS) as folder:
+                Bm25.write(folder, read_passages(passages), **config.bm25_settings())
+    return LexicalIndex(Bm25.load(work.path / WORDS))
 
 
 STAGE = Stage(

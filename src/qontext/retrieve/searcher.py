@@ -5,28 +5,32 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
 
-from qontext.data.places import Found, Place
+from qontext.data.places import Place
 from qontext.frame import html
-from qontext.frame.errors import QontextError, choose, printable
+from qontext.frame.errors import QontextError, choose
 from qontext.retrieve.ask.evidence import Evidence, evidence
 from qontext.retrieve.ask.questions import GroupBy, by_document, rank, text_of
-from qontext.retrieve.ask.snippets import snippet
-from qontext.retrieve.in_memory import InMemory
-from qontext.retrieve.open import Opening, Searchable, open_path
-from qontext.retrieve.rankers import CANDIDATES
-from qontext.retrieve.system import System, SystemName
+from qontext.retrieve.ask.snippets import SNIPPET, snippet
+from qontext.retrieve.open import InMemory, Searchable, open_path
+from qontext.retrieve.query_encoder import Opening
+from qontext.retrieve.system import CANDIDATES, Ranker, System, SystemName
 
 if TYPE_CHECKING:
     import numpy as np
 
     from qontext.data.collection import Passage
+    from qontext.data.records import Hit
     from qontext.data.runs import Run
+    from qontext.models.folder import TextKind
+    from qontext.retrieve.where import Condition
+
+Where: TypeAlias = "Sequence[str | Condition]"
 
 _SHOWN, _SHORT = 200, 60
 """Characters of a text in a table, and in one line."""
@@ -138,6 +142,7 @@ class Searcher:
         trust: bool = False,
     ) -> None:
         self.collection = open_path(directory, Opening(device, encoder=encoder, trust=trust))
+        self.system = self.collection.system
 
     @classmethod
     def build(
@@ -160,8 +165,13 @@ class Searcher:
         >>> [hit.rank for hit in search("which document is this?", k=3)]
         [1, 2, 3]
         """
+        return cls.of(InMemory(passages, encoder, device))
+
+    @classmethod
+    def of(cls, collection: Searchable, system: System | None = None) -> Self:
+        """Search what is open already, by default its own system."""
         searcher = cls.__new__(cls)
-        searcher.collection = InMemory(passages, encoder, device)
+        searcher.collection, searcher.system = collection, system or collection.system
         return searcher
 
     def save(self, directory: str | os.PathLike[str]) -> None:
@@ -176,21 +186,31 @@ class Searcher:
             raise QontextError(
                 "only passages that were indexed in memory are saved", remedy="Copy the directory."
             )
-        self.collection.save(Path(directory))
+        self.collection.save(Path(directory), self.system)
 
     def __repr__(self) -> str:
-        return f"Searcher({self.collection}: {self.collection.label})"
+        return f"Searcher({self.collection}: {self.label})"
+
+    @property
+    def label(self) -> str:
+        """The name of the system for users."""
+        return self.collection.label(self.system)
 
     @property
     def system(self) -> System:
         """The combination that is searched. Another system of the same encoder may be set."""
-        return self.collection.system
+        return self._system
 
     @system.setter
     def system(self, system: System | SystemName) -> None:
-        self.collection.system = System.parse(system) if isinstance(system, str) else system
+        self._system = System.parse(system) if isinstance(system, str) else system
 
-    def __call__(self, question: str, k: int = 10, where: Sequence[str] = ()) -> Answers:
+    @property
+    def ranker(self) -> Ranker:
+        """The ranker of the system."""
+        return self.collection.ranker(self.system)
+
+    def __call__(self, question: str, k: int = 10, where: Where = ()) -> Answers:
         """The best k passages for the question."""
         return self.search(question, k, where)
 
@@ -198,7 +218,7 @@ class Searcher:
         self,
         question: str,
         k: int = 10,
-        where: Sequence[str] = (),
+        where: Where = (),
         *,
         group: GroupBy = "passage",
         explain: bool = False,
@@ -221,49 +241,63 @@ class Searcher:
             )
         if not question.strip():
             raise QontextError("the question is empty")
-        if printable(question) != question:
-            raise QontextError(f"the question is not UTF-8 text: {question!r}")
         hits = self.run({"q": question}, k, where, group=group).get("q", [])
-        among = self.collection.among(tuple(where))
-        text = text_of(question)
         if min_score is not None:
             hits = [hit for hit in hits if round(hit.score, 6) >= min_score]
-        passages = self.collection.find({hit.passage for hit in hits})
-        around = self._around([passages[hit.passage] for hit in hits], context) if context else {}
-        how: dict[str, Any] = {}
-        if self.system.words and self.collection.lexical is not None:
+        answers = self.answers(question, hits)
+        if context:
+            around = self._around(answers, context)
+            answers = [replace(answer, before=b, after=a) for answer, (b, a) in zip(answers, around)]
+        if explain:
+            found = self.evidence(question, hits, where)
+            answers = [replace(answer, evidence=one) for answer, one in zip(answers, found)]
+        return Answers(answers)
+
+    def answers(
+        self, question: str, hits: Sequence[Hit], *, first: int = 1, most: int = SNIPPET
+    ) -> list[Answer]:
+        """The hits of a question as answers with ranks from `first` on and snippets of at most so many characters."""
+        text, passages = text_of(question), self.collection.find({hit.passage for hit in hits})
+        how: dict[str, Any] = {"most": most}
+        if self.collection.lexical is not None:
             bm25 = self.collection.lexical.bm25
-            how = {"analyzer": bm25.analyzer, "rarity": bm25.rarity}
-        answers = Answers()
-        for number, hit in enumerate(hits, start=1):
+            how |= {"analyzer": bm25.analyzer, "rarity": bm25.rarity}
+        answers = []
+        for number, hit in enumerate(hits, start=first):
             p, place, sentences = passages[hit.passage]
             shown = snippet(text, p.text, sentences, **how)
-            fields = (p.id, p.doc, p.title, p.text, place.within(p.text, shown.begin, shown.end), shown.text)
-            before, after = around.get(p.id, ("", ""))
-            sentence = "" if shown.is_whole else " ".join(p.text[shown.begin : shown.end].split())
-            more = {"sentence": sentence, "before": before, "after": after}
-            answers.append(Answer(number, round(hit.score, 6), *fields, **more))  # type: ignore[arg-type]
-        if explain:
-            opened = [passages[answer.id] for answer in answers]
-            found = evidence(text, opened, self.collection.ranker(), among=among)
-            answers = Answers(replace(answer, evidence=one) for answer, one in zip(answers, found))
+            answers.append(
+                Answer(
+                    rank=number,
+                    score=round(hit.score, 6),
+                    passage=p.id,
+                    document=p.doc,
+                    title=p.title,
+                    text=p.text,
+                    place=place.within(p.text, shown.begin, shown.end),
+                    snippet=shown.text,
+                    sentence="" if shown.is_whole else " ".join(p.text[shown.begin : shown.end].split()),
+                )
+            )
         return answers
 
-    def _around(self, found: Sequence[Found], count: int) -> dict[str, tuple[str, str]]:
-        """Passage → the texts of so many passages of its document before and after it."""
-        wanted = {one.passage.id: neighbors(one.passage.id, count) for one in found}
-        every = {id for before, after in wanted.values() for id in (*before, *after)}
-        there = self.collection.find(every)
+    def evidence(self, question: str, hits: Sequence[Hit], where: Where = ()) -> list[Evidence]:
+        """The evidence for each hit of a question."""
+        passages = self.collection.find({hit.passage for hit in hits})
+        opened = [passages[hit.passage] for hit in hits]
+        return evidence(text_of(question), opened, self.ranker, among=self.collection.among(where))
+
+    def _around(self, answers: Sequence[Answer], count: int) -> Iterator[tuple[str, str]]:
+        """The texts of so many passages of its document before and after each answer."""
+        wanted = [neighbors(answer.id, count) for answer in answers]
+        found = self.collection.look_up({id for before, after in wanted for id in (*before, *after)})
 
         def joined(ids: list[str], document: str) -> str:
-            passages = (there[id].passage for id in ids if id in there)
+            passages = (found[id].passage for id in ids if id in found)
             return "\n\n".join(p.text for p in passages if p.doc == document)
 
-        documents = {one.passage.id: one.passage.doc for one in found}
-        return {
-            id: (joined(before, documents[id]), joined(after, documents[id]))
-            for id, (before, after) in wanted.items()
-        }
+        for answer, (before, after) in zip(answers, wanted):
+            yield joined(before, answer.document), joined(after, answer.document)
 
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
         """[N, D] the vectors of questions, by the encoder whose vectors are searched.
@@ -283,23 +317,23 @@ class Searcher:
         self,
         queries: Mapping[str, str],
         k: int = 10,
-        where: Sequence[str] = (),
+        where: Where = (),
         *,
         group: GroupBy = "passage",
-        renamed: bool = False,
+        kind: TextKind = "query",
     ) -> Run:
-        """The best k passages of each query (id → text), or with ``document`` as the group the best one of k documents,
-        `renamed` by the document's id."""
+        """The best k passages of each query (id → text), or with ``document`` as the group the best one of k documents."""
         if not isinstance(queries, Mapping):
             raise QontextError(f"expected queries as id → text, not a {type(queries).__name__}")
         from qontext.data.runs import check_depth
 
         check_depth(k)
         choose(group, get_args(GroupBy), "group")
-        ranked = partial(rank, self.collection, among=self.collection.among(tuple(where)))
+        among = self.collection.among(where)
+        ranked = partial(rank, self.collection, ranker=self.ranker, among=among, kind=kind)
         if group == "passage":
             return ranked(queries, max(k, CANDIDATES)).top(k)
-        return by_document(ranked, queries, k, self.collection.find, renamed=renamed)
+        return by_document(ranked, queries, k, self.collection.find)
 
 
 def neighbors(id: str, count: int) -> tuple[list[str], list[str]]:

@@ -1,4 +1,5 @@
 """The combinations of a search: the words of BM25, the vectors of an encoder, the vectors of its tokens, a cross-encoder.
+And the rankers that they are made of: texts in, a run out.
 
 | name                                   | words | encoder            | tokens | cross-encoder |
 |----------------------------------------|-------|--------------------|--------|---------------|
@@ -14,10 +15,18 @@ Only this module knows these names, which `adapted.json`, verdicts, runs and ste
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from qontext.frame.errors import QontextError, did_you_mean
+from qontext.retrieve.index import Array, Index, check_found
+
+if TYPE_CHECKING:
+    from qontext.data.runs import Run
+    from qontext.models.folder import TextKind
+    from qontext.retrieve.where import Mask
 
 EncoderName = Literal["start", "adapted"]
 SystemName = Literal[
@@ -116,3 +125,104 @@ _BY_NAME = {system.name: system for system in SYSTEMS}
 def label_of(name: str) -> str:
     """The label of the system with this name; other names are their own label."""
     return _BY_NAME[name].label if name in _BY_NAME else name
+
+
+CANDIDATES = 100
+"""Minimum hits of each ranker for fusion and reranking."""
+
+Queries: TypeAlias = Mapping[str, str]
+"""Id → text."""
+Among: TypeAlias = "Callable[[Index], Mask | None]"
+"""An index → which of its passages may be found, [P]; None for all."""
+
+
+class Encodes(Protocol):
+    """The encoder of an index."""
+
+    def encode(self, texts: Sequence[str], kind: TextKind) -> Any:
+        """[N, D] vectors, or packed representations."""
+        ...
+
+
+class Scorer(Protocol):
+    """Compares queries with their candidates once more."""
+
+    name: str
+
+    def score(self, queries: Queries, candidates: Run, kind: TextKind = "query") -> Array:
+        """[R] the score of each row of the candidates."""
+        ...
+
+
+def everything(index: Index) -> None:
+    """All passages."""
+
+
+class Ranker(ABC):
+    """Ranks the passages of a collection: for texts what an `Index` is for vectors."""
+
+    @abstractmethod
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
+        """The best k passages of each query. Texts of the `kind` passage find similar passages."""
+
+
+class IndexRanker(Ranker):
+    """An index; of vectors, with the encoder of its queries."""
+
+    def __init__(self, index: Index, encoder: Encodes | None = None) -> None:
+        self.index, self.encoder = index, encoder
+
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
+        import numpy as np
+
+        from qontext.data.runs import Run
+
+        numbers, scores = self.top(list(queries.values()), k, kind=kind, rows=among(self.index))
+        is_hit = numbers >= 0
+        query_codes = np.broadcast_to(np.arange(len(queries))[:, None], is_hit.shape)[is_hit]
+        different, codes = np.unique(numbers[is_hit], return_inverse=True)
+        names = self.index.names(different)
+        return Run.from_codes(query_codes, list(queries), codes, names, scores[is_hit])
+
+    def top(
+        self, queries: Sequence[str] | Array, k: int, *, kind: TextKind = "query", rows: Mask | None = None
+    ) -> tuple[Array, Array]:
+        """([N, k] numbers of passages, [N, k] scores) of texts or their vectors; -1 where there are fewer."""
+        inputs: Any = queries
+        if self.encoder is not None and isinstance(queries, Sequence):
+            inputs = self.encoder.encode(queries, kind)
+        return check_found(self.index.search(inputs, k, rows), self.index, len(queries), k)
+
+
+class Fused(Ranker):
+    """Several rankers: s(q, p) = Σ_rankers  w · (s - min) / std  over the candidates of each."""
+
+    def __init__(self, rankers: Sequence[Ranker], weights: Sequence[float]) -> None:
+        self.rankers, self.weights = rankers, weights
+
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
+        from qontext.retrieve.fuse import hybrid
+
+        depth = max(k, CANDIDATES)
+        runs = [ranker.rank(queries, depth, kind=kind, among=among) for ranker in self.rankers]
+        return hybrid(runs, self.weights, k)
+
+
+class Reranked(Ranker):
+    """The candidates of another ranker, of which a scorer compares the best `depth`, by default all, with the query once
+    more; `weight` is that of its scores in the fusion of both."""
+
+    def __init__(self, first: Ranker, scorer: Scorer, weight: float, depth: int | None = None) -> None:
+        self.first, self.scorer, self.weight, self.depth = first, scorer, weight, depth
+
+    def rank(self, queries: Queries, k: int, *, kind: TextKind = "query", among: Among = everything) -> Run:
+        from qontext.data.runs import Run
+        from qontext.retrieve.fuse import hybrid
+
+        candidates = self.first.rank(queries, max(k, CANDIDATES), kind=kind, among=among)
+        if not candidates.size:
+            return candidates
+        top = candidates if self.depth is None else candidates.top(self.depth)
+        scores = self.scorer.score(queries, top, kind)
+        scored = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
+        return hybrid([candidates, scored], (1 - self.weight, self.weight), k)

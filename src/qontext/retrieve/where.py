@@ -3,7 +3,9 @@
 A condition is NAME=VALUE, or has one of the operators ``!=``, ``<``, ``<=``, ``>``, ``>=``. VALUE may have
 alternatives separated by ``|``, and ``*`` matches any text. A folder includes its subfolders. If there are
 several conditions, all must hold. NAME is a field of the metadata, or `file`, `title`, `document` or `page`:
-each page that the passage is on.
+each page that the passage is on. Without a field `folder`, ids of documents such as guide/install say it.
+
+Programs write ``==`` for one `document` or `folder`, whose name may have ``|`` and ``*`` in it.
 """
 
 from __future__ import annotations
@@ -41,6 +43,10 @@ COLUMNS = {"file": "file", "title": "title", "document": "doc", "page": "page"}
 """The columns for names that are not metadata fields."""
 
 
+class Unanswerable(QontextError):
+    """A question about a part or a field that the collection does not have."""
+
+
 class Condition(NamedTuple):
     """NAME OPERATOR VALUE."""
 
@@ -54,6 +60,8 @@ class Condition(NamedTuple):
             return not self._replace(operator="=").holds(value)
         if isinstance(value, list):
             return any(self.holds(item) for item in value)
+        if self.operator == "==":
+            return value == self.value or (self.name == "folder" and f"{value}/".startswith(f"{self.value}/"))
         if self.operator == "=":
             return any(self._equals(value, choice.strip()) for choice in self.value.split("|"))
         return self._compares(value)
@@ -82,20 +90,23 @@ class Condition(NamedTuple):
         return compare(value[: len(self.value)], self.value)
 
 
-def parse(where: Sequence[str]) -> list[Condition]:
+def parse(where: Sequence[str | Condition]) -> list[Condition]:
     """The conditions."""
     conditions = []
     for text in where:
+        if isinstance(text, Condition):
+            conditions.append(text)
+            continue
         match = _CONDITION.fullmatch(text.strip())
         if match is None:
-            raise QontextError(
+            raise Unanswerable(
                 f"--where {text!r} is not a condition", remedy="Use NAME=VALUE, as in --where folder=guide."
             )
         conditions.append(Condition(match[1].strip(), match[2], match[3].strip()))
     return conditions
 
 
-def mask(where: Sequence[str], ids: np.ndarray[Any, Any], passages: Path | str) -> Mask:
+def mask(where: Sequence[str | Condition], ids: np.ndarray[Any, Any], passages: Path | str) -> Mask:
     """[P] which passages of an index meet the conditions, according to the metadata of `passages`."""
     matching = pa.array(matching_ids(parse(where), Path(passages)), pa.string())
     fulfilled: Mask = pc.is_in(pa.array(ids, pa.string()), value_set=matching).to_numpy(zero_copy_only=False)
@@ -122,11 +133,11 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
             good &= _fulfils(condition, objects, codes, batch)
         ids += batch["id"].filter(pa.array(good)).to_pylist()
     for condition in conditions:
-        if condition.name not in names:
+        if condition.name not in (*names, "folder"):
             fields = ", ".join(sorted(names)[:20])
             # Without a place: documents that are searched as they are have theirs in the user's cache.
             remedy = f"Available fields: {fields}."
-            raise QontextError(f"no passage has a field {condition.name!r}", remedy=remedy)
+            raise Unanswerable(f"no passage has a field {condition.name!r}", remedy=remedy)
     return ids
 
 
@@ -134,12 +145,15 @@ def _fulfils(
     condition: Condition, objects: list[dict[str, Any]], codes: np.ndarray[Any, Any], batch: pa.RecordBatch
 ) -> Mask:
     """[B] whether each row meets the condition. Each distinct object or column value is checked once."""
+    if condition.operator == "==" and condition.name == "document":
+        is_it: Mask = pc.equal(batch["doc"].fill_null(""), condition.value).to_numpy(zero_copy_only=False)
+        return is_it
     has = np.array([condition.name in fields for fields in objects])
     good = np.array(
         [condition.name in fields and condition.holds(fields[condition.name]) for fields in objects]
     )
     rows: Mask = good[codes]
-    column = COLUMNS.get(condition.name)
+    column = "doc" if condition.name == "folder" else COLUMNS.get(condition.name)
     if column is not None and column in batch.schema.names and not has.all():
         rows = np.where(has[codes], rows, _column_fulfils(condition, column, batch))
     elif condition.operator == "!=":

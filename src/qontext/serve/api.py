@@ -14,8 +14,9 @@ from starlette.concurrency import run_in_threadpool
 from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind
 from qontext.retrieve.ask.evidence import Evidence
+from qontext.retrieve.searcher import Answer
 from qontext.serve.errors import Unknown
-from qontext.serve.passages import FieldFilter
+from qontext.serve.passages import conditions
 from qontext.serve.schemas import (
     ERRORS,
     Embedding,
@@ -35,7 +36,7 @@ from qontext.serve.schemas import (
     Usage,
 )
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import ServedHit, ServedSystem
+from qontext.serve.systems import ServedSystem
 
 AT_ONCE = 100
 """Hits that are put together without a thread; meanwhile no other request is read."""
@@ -58,11 +59,11 @@ async def search(body: SearchRequest, request: Request) -> Response:
     service = service_of(request)
     system = service.system(body.system)
     queries = [body.query] if isinstance(body.query, str) else body.query
-    only = FieldFilter(body.folder, body.document, tuple(body.where)).among(body.source)
-    results = await service.search(system, queries, body.k, only, group=body.group, min_score=body.min_score)
+    where = conditions(body.where, body.folder, body.document, body.source)
+    results = await service.search(system, queries, body.k, where, group=body.group, min_score=body.min_score)
     if body.explain:
         pairs = zip(queries, results.hits)
-        found = [await service.explain(system, text, hits, only) for text, hits in pairs]
+        found = [await service.explain(system, text, hits, where) for text, hits in pairs]
         return _searched(system, queries, results, found)
     if len(queries) * body.k <= AT_ONCE:
         return _searched(system, queries, results)
@@ -143,7 +144,7 @@ def _searched(
     system: ServedSystem, queries: list[str], outcome: TimedHits, found: list[list[Evidence]] | None = None
 ) -> Response:
     results = [
-        SearchResult(query=query, hits=[_hit(system, query, rank, hit) for rank, hit in enumerate(hits, 1)])
+        SearchResult(query=query, hits=[_hit(system, answer) for answer in system.answers(query, hits)])
         for query, hits in zip(queries, outcome.hits)
     ]
     for result, evidence in zip(results, found or ()):
@@ -153,24 +154,11 @@ def _searched(
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-def _hit(system: ServedSystem, query: str, rank: int, hit: ServedHit) -> SearchHit:
-    passage = system.passages[hit.number]
-    position, count = system.passages.position(hit.number)
-    snippet, place, sentence = system.matched(hit, query)
-    return SearchHit(
-        rank=rank,
-        score=round(hit.score, 6),
-        passage=passage.id,
-        document=passage.doc,
-        title=passage.title,
-        text=passage.text,
-        snippet=snippet,
-        position=position,
-        passages=count,
-        place=str(place),
-        metadata=dict(place.metadata),
-        sentence=sentence,
-    )
+def _hit(system: ServedSystem, answer: Answer) -> SearchHit:
+    position, count = system.passages.position(answer.id)
+    own = {name: getattr(answer, name) for name in SearchHit.model_fields.keys() & vars(answer).keys()}
+    more = {"place": str(answer.place), "metadata": dict(answer.place.metadata), "evidence": None}
+    return SearchHit(**{**own, **more}, position=position, passages=count)
 
 
 def _model_and_kind(body: EmbeddingRequest, service: Service) -> tuple[str, TextKind]:

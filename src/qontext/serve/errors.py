@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from qontext.frame.errors import QontextError
-from qontext.retrieve.ask.questions import NoSuchPart
+from qontext.retrieve.where import Unanswerable
 
 
 class ServeError(QontextError):
@@ -39,11 +39,11 @@ class TimedOut(ServeError):
 
 @contextmanager
 def answering() -> Iterator[None]:
-    """Errors in a valid request are failures of the server, except for a part that the system does not have; clients do not
+    """Errors in a valid request are failures of the server, except for a part or a field that is not there. Clients do not
     learn where files are."""
     try:
         yield
-    except NoSuchPart as error:
-        raise NoSuchPart(error.message, remedy=error.remedy) from None
+    except Unanswerable as error:
+        raise Unanswerable(error.message, remedy=error.remedy) from None
     except QontextError as error:
         raise Failed(error.message, place=error.place, remedy=error.remedy) from error

@@ -14,8 +14,8 @@ from qontext import __version__
 from qontext.data.places import Place, TextPlace
 from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.questions import joined
-from qontext.retrieve.rankers import CANDIDATES
-from qontext.serve.passages import FieldFilter, Passages
+from qontext.retrieve.system import CANDIDATES
+from qontext.serve.passages import Passages, conditions
 from qontext.serve.schemas import LONGEST_QUERY
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
@@ -159,12 +159,12 @@ def _add_search(server: MCPServer[Any], service: Service, about: str, hints: Any
             text, system = _text(question, queries or []), service.default
             if not text.strip():
                 raise QontextError("the question is empty")
-            only = FieldFilter(folder).among(_only(system, sources or []))
-            hits = (await service.search(system, [text], DEEPEST, only)).hits[0]
+            where = conditions(folder=folder, source=_only(system, sources or []))
+            hits = (await service.search(system, [text], DEEPEST, where)).hits[0]
             shown = hits[skip : skip + k]
             results = _results(system, text, shown, skip, max_tokens)
             if explain:
-                for result, one in zip(results, await service.explain(system, text, shown, only)):
+                for result, one in zip(results, await service.explain(system, text, shown, where)):
                     result.evidence = one.as_json()
             return SearchResults(results=results, more=len(hits) > skip + k)
 
@@ -241,22 +241,21 @@ def _results(
     """The hits after so many others, with a limited amount of text."""
     results, left = [], min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
     for rank, hit in enumerate(hits, before + 1):
-        passage = system.passages[hit.number]
         most = min(TEXT_CHARACTERS, max(200, left))
-        snippet, place, sentence = system.matched(hit, question, most)
-        text = passage.text if len(passage.text) <= most else snippet
+        (answer,) = system.answers(question, [hit], first=rank, most=most)
+        text = answer.text if len(answer.text) <= most else answer.snippet
         left -= len(text)
         results.append(
             FoundPassage(
                 rank=rank,
-                score=round(hit.score, 6),
-                document=passage.doc,
-                title=passage.title,
-                passage=system.passages.position(hit.number)[0],
-                place=str(place),
-                source=str(place.metadata.get("source", "")),
+                score=answer.score,
+                document=answer.document,
+                title=answer.title,
+                passage=system.passages.position(answer.id)[0],
+                place=str(answer.place),
+                source=str(answer.place.metadata.get("source", "")),
                 text=text,
-                sentence=sentence,
+                sentence=answer.sentence,
             )
         )
     return results
@@ -274,18 +273,13 @@ def reading(
 ) -> Reading:
     """The passages of a document from one on, or those that have these lines, stand under this heading, or on this page;
     without `offset` characters of the passage to start from."""
-    passages, characters = (
-        service.document(document),
-        min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens),
-    )
-    system = next(one for one in service.systems.values() if one.passages.numbers_of(document))
-    numbers = system.passages.numbers_of(document)
-    places = [system.passages.place(number) for number in numbers]
-    wanted = [n for n in range(start - 1, len(numbers)) if _is_wanted(places[n], lines, heading, page)]
+    found, characters = service.document(document), min(ANSWER_CHARACTERS, CHARACTERS_PER_TOKEN * max_tokens)
+    passages, places = [one.passage for one in found], [one.place for one in found]
+    wanted = [n for n in range(start - 1, len(found)) if _is_wanted(places[n], lines, heading, page)]
     if not wanted:
         headings = list(dict.fromkeys(name for place in places for name in place.headings))[:12]
         raise QontextError(
-            f"nothing is there: the document has {len(numbers)} passages. Its headings: {'; '.join(headings) or 'none'}"
+            f"nothing is there: the document has {len(found)} passages. Its headings: {'; '.join(headings) or 'none'}"
         )
     texts: list[str] = []
     length, following, ahead = 0, None, 0
@@ -304,7 +298,7 @@ def reading(
         document=document,
         title=passages[0].title,
         text="\n\n".join(texts),
-        passages=len(numbers),
+        passages=len(found),
         next=following,
         offset=ahead,
         place=str(places[wanted[0]].within(passages[wanted[0]].text, 0, 1)),

@@ -13,20 +13,21 @@ from urllib.parse import parse_qs
 from fastapi import APIRouter, Request
 from fastapi.responses import RedirectResponse, Response
 
-from qontext.data.collection import Passage
+from qontext.data.records import Hit
 from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind
 from qontext.retrieve.analyzer import lower_words_of, spans_of, term_of
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import text_of
 from qontext.retrieve.ask.snippets import unwrapped
+from qontext.retrieve.searcher import Answer
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
-from qontext.serve.passages import FieldFilter
+from qontext.serve.passages import conditions
 from qontext.serve.schemas import LONGEST_CONDITION, LONGEST_QUERY, MOST_CONDITIONS
 from qontext.serve.security import COOKIE
 from qontext.serve.service import Service, TimedHits
-from qontext.serve.systems import ServedHit, ServedSystem
+from qontext.serve.systems import ServedSystem
 from qontext.serve.web import page, safe_target, static, url
 
 router = APIRouter(include_in_schema=False)
@@ -38,10 +39,7 @@ PER_PAGE = 20
 class ShownResult:
     """A hit on a page."""
 
-    rank: int
-    score: float
-    passage: Passage
-    place: str
+    answer: Answer
     position: str
     text: list[Stretch]
     moved: str
@@ -78,13 +76,13 @@ async def search(request: Request) -> Response:
         return page("search.html", request, status, **{**empty, "error": str(error)})
     if not text:
         return page("search.html", request, **empty)
-    only = FieldFilter(form["folder"] or None, form["document"] or None, tuple(form["where"]))
+    where = conditions(form["where"], form["folder"], form["document"])
     kind: TextKind = "passage" if form["like"] else "query"
     k = form["k"] + (own is not None)
     try:
         how: dict[str, Any] = {"group": form["group"]}
         results = await asyncio.gather(
-            *(service.search(system, [text], k, only, kind, **how) for system in systems)
+            *(service.search(system, [text], k, where, kind, **how) for system in systems)
         )
     except ServeError:
         raise
@@ -94,7 +92,7 @@ async def search(request: Request) -> Response:
     columns = _columns(systems, results, text, own, form["k"], relevant)
     if form["explain"] and kind == "query":
         columns = [
-            _explained(column, await service.explain(column.system, text, one.hits[0], only))
+            _explained(column, await service.explain(column.system, text, one.hits[0], where))
             for column, one in zip(columns, results)
         ]
     return page("search.html", request, **{**empty, "columns": columns, "relevant": sorted(relevant)})
@@ -107,8 +105,8 @@ def document(request: Request) -> Response:
     id, query = values.get("id", ""), values.get("q", "")[:LONGEST_QUERY]
     system = service.system(values.get("system"))
     passages = service.document(id, system.name)
-    parts = [(passage, highlight(unwrapped(passage.text), query, system.analyzer)) for passage in passages]
-    return page("document.html", request, id=id, title=passages[0].title, parts=parts, system=system)
+    parts = [(p, highlight(unwrapped(p.text), query, system.analyzer)) for p, *_ in passages]
+    return page("document.html", request, id=id, title=parts[0][0].title, parts=parts, system=system)
 
 
 @router.get("/queries")
@@ -128,7 +126,7 @@ async def compare(request: Request) -> Response:
     number = _whole(values.get("page"), 1, 1, 1_000_000)
     rows, pages = _page(list(service.labels.queries.items()), number)
     results = await asyncio.gather(
-        *(service.search(system, [text for _, text in rows], 10, FieldFilter()) for system in systems if rows)
+        *(service.search(system, [text for _, text in rows], 10) for system in systems if rows)
     )
     table = []
     for row, (query, text) in enumerate(rows):
@@ -215,10 +213,10 @@ def _parameters(request: Request) -> dict[str, Any]:
 def _text(service: Service, system: ServedSystem, form: dict[str, Any]) -> tuple[str, str | None]:
     """The text to search for, and the id of its passage, if it is one."""
     if form["like"]:
-        number = system.passages.number(form["like"])
-        if number is None:
+        found = system.passages.find([form["like"]])
+        if not found:
             raise Unknown(f"there is no passage {form['like']!r} in {system.name}")
-        return system.passages[number].content, form["like"]
+        return found[form["like"]].passage.content, form["like"]
     if form["query"] and not form["q"]:
         if form["query"] not in service.labels.queries:
             raise Unknown(f"there is no labeled query {form['query']!r}")
@@ -243,48 +241,38 @@ def _columns(
     columns: list[Column] = []
     first: dict[str, int] = {}
     for system, one in zip(systems, results_of):
-        hits = [hit for hit in one.hits[0] if system.passages[hit.number].id != own][:k]
+        hits = [hit for hit in one.hits[0] if hit.passage != own][:k]
         results = [
-            _result(system, rank, hit, text, first if columns else None, relevant)
-            for rank, hit in enumerate(hits, 1)
+            _result(system, answer, text, first if columns else None, relevant)
+            for answer in system.answers(text, hits, most=SNIPPET)
         ]
-        titles_here = Counter(result.passage.title for result in results)
-        results = [replace(r, is_repeated=titles_here[r.passage.title] > 1) for r in results]
-        here = {result.passage.id for result in results}
+        titles_here = Counter(result.answer.title for result in results)
+        results = [replace(r, is_repeated=titles_here[r.answer.title] > 1) for r in results]
+        here = {result.answer.id for result in results}
         titles = {
-            r.passage.id: r.passage.title or r.passage.doc for r in (columns[0].results if columns else [])
+            r.answer.id: r.answer.title or r.answer.document for r in (columns[0].results if columns else [])
         }
         missed = [(titles[id], rank) for id, rank in first.items() if id not in here]
         columns.append(Column(system, results, 1000 * one.seconds, missed))
-        first = first or {result.passage.id: result.rank for result in results}
+        first = first or {result.answer.id: result.answer.rank for result in results}
     return columns
 
 
 def _result(
-    system: ServedSystem,
-    rank: int,
-    hit: ServedHit,
-    text: str,
-    first: dict[str, int] | None,
-    relevant: set[str],
+    system: ServedSystem, answer: Answer, text: str, first: dict[str, int] | None, relevant: set[str]
 ) -> ShownResult:
-    passage = system.passages[hit.number]
-    position, count = system.passages.position(hit.number)
-    shown, place, sentence = system.matched(hit, text, SNIPPET)
+    position, count = system.passages.position(answer.id)
     moved = ""
     if first is not None:
-        before = first.get(passage.id)
-        up = f"↑ from {before}" if before and before > rank else f"↓ from {before}"
-        moved = "new" if before is None else "" if before == rank else up
+        before = first.get(answer.id)
+        up = f"↑ from {before}" if before and before > answer.rank else f"↓ from {before}"
+        moved = "new" if before is None else "" if before == answer.rank else up
     return ShownResult(
-        rank=rank,
-        score=hit.score,
-        passage=passage,
-        place=str(place),
+        answer=answer,
         position=f"passage {position} of {count}",
-        text=highlight(shown, text_of(text), system.analyzer, sentence),
+        text=highlight(answer.snippet, text_of(text), system.analyzer, answer.sentence),
         moved=moved,
-        is_relevant=passage.id in relevant,
+        is_relevant=answer.id in relevant,
     )
 
 
@@ -293,14 +281,13 @@ def _explained(column: Column, found: list[Evidence]) -> Column:
     return replace(column, results=[replace(r, evidence=one) for r, one in zip(column.results, found)])
 
 
-def _first(system: ServedSystem, hits: list[ServedHit], text: str, relevant: set[str]) -> dict[str, Any]:
+def _first(system: ServedSystem, hits: list[Hit], text: str, relevant: set[str]) -> dict[str, Any]:
     """The first result, its relevance, and the rank of the first relevant one in the top ten."""
-    ids = [system.passages[hit.number].id for hit in hits]
-    rank = next((rank for rank, id in enumerate(ids, 1) if id in relevant), None)
-    passage = system.passages[hits[0].number] if hits else None
-    shown = system.matched(hits[0], text)[0] if hits else ""
-    text_shown = highlight(shown, text, system.analyzer)
-    return {"passage": passage, "text": text_shown, "rank": rank}
+    rank = next((rank for rank, hit in enumerate(hits, 1) if hit.passage in relevant), None)
+    if not hits:
+        return {"answer": None, "text": [], "rank": rank}
+    (answer,) = system.answers(text, hits[:1])
+    return {"answer": answer, "text": highlight(answer.snippet, text, system.analyzer), "rank": rank}
 
 
 def _examples(service: Service) -> list[tuple[str, str]]:

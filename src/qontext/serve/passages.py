@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -15,37 +14,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qontext.data.collection import Passage, read_passages
-from qontext.data.places import Place, is_table, parsed, place_of, read_columns
+from qontext.data.places import Found, is_table, parsed, place_of, read_columns
 from qontext.data.records import PLACES
 from qontext.frame.errors import QontextError
-from qontext.retrieve.where import Mask, mask
+from qontext.retrieve.where import Condition
 
 _BATCH = 16_384
 _SMALL = 500
 """Documents of a small collection, of which all ids are compared with an unknown one."""
-_MASKS = 16
-"""Number of filters whose results are cached."""
 Array = np.ndarray[Any, Any]
 
 
-@dataclass(frozen=True)
-class FieldFilter:
-    """The passages that may be returned: all by default.
-
-    `folder` is a folder of documents, `document` the id of one; `where` are conditions such as
-    ``date>=2024``, as for `qontext search --where`.
-    """
-
-    folder: str | None = None
-    document: str | None = None
-    where: tuple[str, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.folder or self.document or self.where)
-
-    def among(self, source: str | None) -> FieldFilter:
-        """The same filter for passages of a source, or of several, separated by ``|``."""
-        return replace(self, where=(*self.where, f"source={source}")) if source else self
+def conditions(
+    where: Sequence[str] = (),
+    folder: str | None = None,
+    document: str | None = None,
+    source: str | None = None,
+) -> tuple[str | Condition, ...]:
+    """The conditions of a search: those of `qontext search --where`, a folder of documents, one document, and a source, or
+    several, separated by ``|``."""
+    own = [Condition("folder", "==", folder.rstrip("/"))] if folder else []
+    own += [Condition("document", "==", document)] if document else []
+    own += [Condition("source", "=", source)] if source else []
+    return (*where, *own)
 
 
 class Passages:
@@ -53,7 +44,6 @@ class Passages:
 
     def __init__(self, passages: Iterable[Passage], name: str, places: pa.Table | None = None) -> None:
         self.name, self._places = name, places
-        self._masks: OrderedDict[FieldFilter, Mask] = OrderedDict()
         batches: list[pa.RecordBatch] = []
         rows: list[Passage] = []
         for passage in passages:
@@ -82,47 +72,38 @@ class Passages:
     def __len__(self) -> int:
         return len(self._ids)
 
-    def documents_of(self, only: FieldFilter | None) -> int:
-        """The number of documents with passages that a filter accepts."""
-        return len(np.unique(self._codes[self.mask(only)])) if only else self.documents
-
     @property
     def documents(self) -> int:
         """The number of documents."""
         return len(self._documents)
 
-    def number(self, id: str) -> int | None:
-        """The number of the passage with this id, if any."""
-        return self._by_id.find(id)
+    def find(self, ids: Iterable[str]) -> dict[str, Found]:
+        """The passages with these ids, as far as they exist."""
+        numbers = {id: number for id in ids if (number := self._by_id.find(id)) is not None}
+        return {id: self._found(number) for id, number in numbers.items()}
 
-    def number_of(self, id: str) -> int:
-        """The number of the passage with this id, which must exist."""
-        number = self.number(id)
-        if number is None:
-            raise QontextError(
-                f"an index contains the passage {id!r}, which is not in the passages", place=self.name
-            )
-        return number
-
-    def __getitem__(self, number: int) -> Passage:
+    def _found(self, number: int) -> Found:
         document = self._documents[int(self._codes[number])].as_py()
-        title, text = self._titles[number].as_py(), self._texts[number].as_py()
-        return Passage(self._ids[number].as_py(), title, text, document)
+        passage = Passage(
+            self._ids[number].as_py(), self._titles[number].as_py(), self._texts[number].as_py(), document
+        )
+        if self._places is None:
+            return Found(passage)
+        (row,) = self._places.slice(number, 1).to_pylist()
+        sentences = tuple(row.pop("sentences", None) or ())
+        return Found(passage, place_of(row, Path(self.name)), sentences)
 
-    def position(self, number: int) -> tuple[int, int]:
+    def position(self, id: str) -> tuple[int, int]:
         """(position of the passage in its document from 1, number of its passages)."""
+        number = self._by_id.find(id)
+        assert number is not None
         rows = self._rows(int(self._codes[number]))
         return int(np.searchsorted(rows, number)) + 1, len(rows)
 
-    def document(self, id: str) -> list[Passage]:
+    def document(self, id: str) -> list[Found]:
         """The passages of a document, in order; none if there is no such document."""
         code = self._by_document.find(id)
-        return [] if code is None else [self[int(number)] for number in self._rows(code)]
-
-    def numbers_of(self, id: str) -> list[int]:
-        """The numbers of the passages of a document, in order; none if there is no such document."""
-        code = self._by_document.find(id)
-        return [] if code is None else [int(number) for number in self._rows(code)]
+        return [] if code is None else [self._found(int(number)) for number in self._rows(code)]
 
     @cached_property
     def sources(self) -> Counter[str]:
@@ -143,68 +124,6 @@ class Passages:
         contain = self._documents.filter(pc.match_substring(self._documents, name, ignore_case=True))
         place = bisect_left(self._by_document, id)
         return [*contain[: most if name else 0].to_pylist(), *self._by_document.around(place, most // 2)]
-
-    def place(self, number: int) -> Place:
-        """The place of the passage in its source, if known."""
-        if self._places is None:
-            return Place()
-        (row,) = self._places.slice(number, 1).to_pylist()
-        row.pop("sentences", None)
-        return place_of(row, Path(self.name))
-
-    def sentences(self, number: int) -> list[int]:
-        """The starts of the passage's sentences, if known."""
-        if self._places is None or "sentences" not in self._places.column_names:
-            return []
-        return self._places["sentences"][number].as_py() or []
-
-    def numbers(self, ids: Array) -> Array:
-        """[N] the numbers of the passages with these ids, all of which must exist."""
-        indices = pc.index_in(pa.array(ids, pa.large_string()), value_set=self._ids)
-        if indices.null_count:
-            id = ids[pc.index(indices.is_null(), True).as_py()]
-            raise QontextError(
-                f"an index contains the passage {id!r}, which is not in the passages", place=self.name
-            )
-        numbers: Array = indices.to_numpy().astype(np.int64)
-        return numbers
-
-    def mask(self, only: FieldFilter) -> Mask:
-        """[P] which passages the filter accepts."""
-        if only not in self._masks:
-            self._masks[only] = self._accepted(only)
-            if len(self._masks) > _MASKS:
-                self._masks.popitem(last=False)
-        return self._masks[only]
-
-    def _accepted(self, only: FieldFilter) -> Mask:
-        accepted = np.ones(len(self), bool)
-        if only.document:
-            code = self._by_document.find(only.document)
-            accepted &= self._codes == (-1 if code is None else code)
-        if only.folder and self._has_folders:
-            accepted &= self._within(only.folder.rstrip("/"))
-        elif only.folder:
-            below = pc.starts_with(self._documents, only.folder.rstrip("/") + "/")
-            accepted &= below.to_numpy(zero_copy_only=False)[self._codes]
-        if only.where:
-            ids = self._ids.to_numpy(zero_copy_only=False)
-            try:
-                accepted &= mask(only.where, ids, self.name)
-            except QontextError as error:  # clients do not learn where files are
-                raise QontextError(error.message, remedy=error.remedy) from None
-        return accepted
-
-    def _within(self, folder: str) -> Mask:
-        """[P] which passages are in this folder or below it, according to their metadata."""
-        chosen = []
-        for text in self._metadata:
-            own = parsed(text, Path(self.name)).get("folder") or []
-            if any(f"{name}/".startswith(f"{folder}/") for name in (own if isinstance(own, list) else [own])):
-                chosen.append(text)
-        assert self._places is not None
-        within: Mask = pc.is_in(self._places["metadata"], value_set=pa.array(chosen, pa.string())).to_numpy()
-        return within
 
     @cached_property
     def _metadata(self) -> Counter[str]:
@@ -235,7 +154,7 @@ class Passages:
     def sample(self, count: int) -> list[Passage]:
         """At most `count` passages, spread over the collection."""
         count = min(count, len(self))
-        return [self[number * len(self) // count] for number in range(count)]
+        return [self._found(number * len(self) // count).passage for number in range(count)]
 
     def _rows(self, code: int) -> Array:
         start = int(self._ends[code - 1]) if code else 0

@@ -18,6 +18,7 @@ from qontext.adapt.follow import has_changed
 from qontext.frame import log, trust
 from qontext.retrieve.ask.prepared import is_cached
 from qontext.retrieve.directory import index_of
+from qontext.retrieve.open import AdaptedFolder
 from qontext.serve.service import Service
 from qontext.serve.systems import ServedSystem
 
@@ -63,8 +64,8 @@ class Refresher(threading.Thread):
 
     def _served(self) -> set[Path]:
         """The indexes of the directories of `adapt` that are open, whatever is on disk by now."""
-        opened = (system.directory for system in self.service.systems.values())
-        return {one.folder for one in opened if one is not None}
+        opened = (system.collection for system in self.service.systems.values())
+        return {one.folder for one in opened if isinstance(one, AdaptedFolder)}
 
     def stop(self) -> None:
         self.done.set()

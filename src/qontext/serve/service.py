@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from qontext.data.collection import Passage, Qrels
+from qontext.data.collection import Qrels
+from qontext.data.places import Found
+from qontext.data.records import Hit
 from qontext.frame import log
 from qontext.frame.errors import QontextError, did_you_mean
 from qontext.models.folder import TextKind
 from qontext.retrieve.ask.evidence import Evidence
 from qontext.retrieve.ask.questions import GroupBy
-from qontext.retrieve.query_encoder import LazyReranker, QueryEncoder
+from qontext.retrieve.query_encoder import QueryEncoder
+from qontext.retrieve.searcher import Where
 from qontext.serve.batching import Batcher
-from qontext.serve.errors import Unknown
+from qontext.serve.errors import Unknown, answering
 from qontext.serve.metrics import ServerMetrics
-from qontext.serve.passages import FieldFilter
-from qontext.serve.systems import Opener, ServedHit, ServedSystem, reranked
+from qontext.serve.systems import Opener, ServedSystem
 
 Array = np.ndarray[Any, Any]
 
@@ -41,7 +43,7 @@ class MarkedQueries:
 class TimedHits(NamedTuple):
     """The hits of each query, and the duration of the search."""
 
-    hits: list[list[ServedHit]]
+    hits: list[list[Hit]]
     seconds: float
 
 
@@ -51,7 +53,7 @@ class Service:
     def __init__(
         self,
         systems: Sequence[ServedSystem],
-        rerankers: Sequence[LazyReranker] = (),
+        rerankers: Mapping[str, Any] | None = None,
         *,
         labels: MarkedQueries | None = None,
         about: str = "",
@@ -59,7 +61,7 @@ class Service:
         seconds: float = 30,
         log_queries: bool = False,
     ) -> None:
-        self.rerankers = {reranker.name: reranker for reranker in rerankers}
+        self.rerankers = dict(rerankers or {})
         self.replace(systems)
         if clash := self.rerankers.keys() & self.encoders.keys():
             raise QontextError(
@@ -73,9 +75,8 @@ class Service:
 
     def replace(self, systems: Sequence[ServedSystem]) -> None:
         """Answer with these systems from now on. A request that has begun keeps those that it began with."""
-        rerankers = list(self.rerankers.values())
         self.encoders = {s.name: s.encoder for s in systems if s.encoder is not None and "/" not in s.name}
-        self.systems = {system.name: system for system in [*systems, *_reranked(systems, rerankers)]}
+        self.systems = {system.name: system for system in [*systems, *_reranked(systems, self.rerankers)]}
 
     @property
     def default(self) -> ServedSystem:
@@ -88,8 +89,7 @@ class Service:
     def warm_up(self) -> None:
         """Use every system and model once, so that the first request is fast."""
         for system in self.systems.values():
-            text = system.passages[0].content[:200] or "a"
-            system.search([text], min(10, len(system.passages)))
+            system.search(system.passages.sample(1)[0].content[:200] or "a")
         for encoder in self.encoders.values():
             encoder.embed(["a"], "passage")
         for reranker in self.rerankers.values():
@@ -100,7 +100,7 @@ class Service:
         system: ServedSystem,
         texts: list[str],
         k: int,
-        only: FieldFilter,
+        where: Where = (),
         kind: TextKind = "query",
         *,
         group: GroupBy = "passage",
@@ -111,28 +111,32 @@ class Service:
         if self.log_queries:
             for text in texts:  # quoted, so that each is one line of the log, whatever is in it
                 log.note(f"{system.name}: {text!r}")
-        hits = await self.batcher.run(
-            # Not its name, which another one has after a refresh.
-            ("search", id(system), k, only, kind, group),
-            lambda items: system.search(items, k, only, kind, group),
-            texts,
-        )
+
+        def search(items: list[str]) -> list[list[Hit]]:
+            queries = {str(number): text for number, text in enumerate(items)}
+            with answering():
+                run = system.run(queries, k, where, group=group, kind=kind)
+            return [run.get(query, []) for query in queries]
+
+        # Not its name, which another one has after a refresh.
+        hits = await self.batcher.run(("search", id(system), k, where, kind, group), search, texts)
         if min_score is not None:
             hits = [[hit for hit in ranking if round(hit.score, 6) >= min_score] for ranking in hits]
         return TimedHits(hits, time.perf_counter() - started)
 
     async def explain(
-        self, system: ServedSystem, text: str, hits: list[ServedHit], only: FieldFilter
+        self, system: ServedSystem, text: str, hits: list[Hit], where: Where = ()
     ) -> list[Evidence]:
-        """The evidence for the hits of a text, in a search of the passages that the filter accepts."""
+        """The evidence for the hits of a text, in a search of the passages that meet the conditions."""
 
-        def explain(pairs: list[tuple[str, ServedHit]]) -> list[Evidence]:
+        def explain(pairs: list[tuple[str, Hit]]) -> list[Evidence]:
             found = []
-            for question, own in groupby(pairs, key=lambda pair: pair[0]):
-                found += system.evidence(question, [hit for _, hit in own], only)
+            with answering():
+                for question, own in groupby(pairs, key=lambda pair: pair[0]):
+                    found += system.evidence(question, [hit for _, hit in own], where)
             return found
 
-        return await self.batcher.run(("explain", id(system), only), explain, [(text, hit) for hit in hits])
+        return await self.batcher.run(("explain", id(system), where), explain, [(text, hit) for hit in hits])
 
     async def embed(self, encoder: QueryEncoder, texts: list[str], kind: TextKind) -> tuple[Array, int]:
         """([N, D] vectors, tokens read)."""
@@ -162,7 +166,7 @@ class Service:
         texts_ND = (await self.embed(encoder, texts, "passage"))[0]
         return model, (texts_ND @ query_D).tolist()
 
-    def document(self, id: str, system: str | None = None) -> list[Passage]:
+    def document(self, id: str, system: str | None = None) -> list[Found]:
         """The passages of a document, in order."""
         systems = [self.system(system)] if system else list(self.systems.values())
         for one in systems:
@@ -181,13 +185,13 @@ def _chances(logits: Array) -> list[float]:
     return chances
 
 
-def _reranked(systems: Sequence[ServedSystem], rerankers: Sequence[LazyReranker]) -> Iterable[ServedSystem]:
+def _reranked(systems: Sequence[ServedSystem], rerankers: Mapping[str, Any]) -> Iterable[ServedSystem]:
     """Each directory's first system, reranked by each reranker."""
     for system in systems:
         if "/" not in system.name:
-            for reranker in rerankers:
-                name = "reranked" if len(rerankers) == 1 else f"reranked-{reranker.name}"
-                yield reranked(system, reranker, f"{system.name}/{name}")
+            for own in rerankers.items():
+                name = "reranked" if len(rerankers) == 1 else f"reranked-{own[0]}"
+                yield system.reranked(f"{system.name}/{name}", own)
 
 
 def _get(table: dict[str, Any], name: str, what: str) -> Any:

@@ -13,12 +13,11 @@ from pydantic import Field
 
 from qontext.frame import log
 from qontext.frame.config import ComputeConfig, Input
-from qontext.frame.errors import QontextError, missing_extra
+from qontext.frame.errors import missing_extra
 from qontext.frame.stages import Server
 from qontext.retrieve.ask.prepared import compute_vectors, is_documents, prepare
 
 if TYPE_CHECKING:
-    from qontext.retrieve.query_encoder import LazyReranker
     from qontext.serve.service import MarkedQueries, Service
 
 
@@ -192,15 +191,14 @@ def _labels(config: ServeConfig) -> MarkedQueries | None:
     return MarkedQueries(collection.queries(config.split), collection.qrels(config.split))
 
 
-def _rerankers(config: ServeConfig) -> list[LazyReranker]:
-    from qontext.retrieve.query_encoder import LazyReranker
+def _rerankers(config: ServeConfig) -> dict[str, Any]:
+    """Cross-encoders by the last part of their paths."""
+    from qontext.models.cross_encoder import CrossEncoder
 
-    rerankers = [
-        LazyReranker(path, device=config.device, precision=config.precision) for path in config.reranker
-    ]
-    if len({one.name for one in rerankers}) < len(rerankers):
-        raise QontextError("two rerankers have the same name", remedy="Rename one.")
-    return rerankers
+    return {
+        Path(path).name: CrossEncoder(path, device=config.device, precision=config.precision)
+        for path in config.reranker
+    }
 
 
 COMMAND = Server(

@@ -15,14 +15,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from qontext.retrieve.analyzer import lower_words_of, term_of
 from qontext.retrieve.ask.snippets import sentences_of
 from qontext.retrieve.query_encoder import WITHOUT_TORCH
-from qontext.retrieve.rankers import (
+from qontext.retrieve.system import (
     CANDIDATES,
     Among,
     Fused,
     IndexRanker,
-    PairReranked,
     Ranker,
-    TokenReranked,
+    Reranked,
     everything,
 )
 
@@ -78,44 +77,33 @@ class Evidence:
         return shown
 
 
-def parts_of(ranker: Ranker, name: str = "") -> dict[str, Ranker]:
+def parts_of(ranker: Ranker) -> dict[str, Ranker]:
     """The parts of a ranker by name, those that find first; the whole is the last."""
-    if isinstance(ranker, TokenReranked):
-        return {**parts_of(ranker.first), "tokens": ranker}
-    if isinstance(ranker, PairReranked):
-        return {**parts_of(ranker.first), "reranker": ranker}
+    if isinstance(ranker, Reranked):
+        return {**parts_of(ranker.first), ranker.scorer.name: ranker}
     if isinstance(ranker, Fused):
         inner = {name: part for one in ranker.rankers for name, part in parts_of(one).items()}
         return {**inner, "both": ranker}
-    if isinstance(ranker, IndexRanker):
-        return {"words" if ranker.encoder is None else "meaning": ranker}
-    return {name or "other": ranker}
+    return {"words" if getattr(ranker, "encoder", None) is None else "meaning": ranker}
 
 
 def evidence(
-    question: str,
-    hits: Sequence[Found],
-    ranker: Ranker,
-    *,
-    among: Among = everything,
+    question: str, hits: Sequence[Found], ranker: Ranker, *, among: Among = everything
 ) -> list[Evidence]:
     """The evidence for each hit."""
-    if not hits:
-        return []
     parts = parts_of(ranker)
     runs = {name: part.rank({"q": question}, CANDIDATES, among=among) for name, part in parts.items()}
     ranks = {name: _ranks(run) for name, run in runs.items()}
     words, meaning = parts.get("words"), parts.get("meaning")
     bm25 = getattr(words.index, "bm25", None) if isinstance(words, IndexRanker) else None
-    encoder = meaning.encoder if isinstance(meaning, IndexRanker) else None
+    encoder: Any = meaning.encoder if isinstance(meaning, IndexRanker) else None
     query = None if encoder is None else encoder.encode([question], "query")
     shown = []
     for hit in hits:
         id = hit.passage.id
-        nearest = _nearest(query, hit.passage.text, hit.sentences, encoder)
         by = tuple(FoundBy(name, *ranks[name].get(id, (None, None))) for name in parts)
         own = {} if bm25 is None else matched_words(bm25, question, id)
-        shown.append(Evidence(by, own, *nearest))
+        shown.append(Evidence(by, own, *_nearest(query, hit.passage.text, hit.sentences, encoder)))
     return shown
 
 

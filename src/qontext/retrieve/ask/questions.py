@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
-from qontext.frame.errors import QontextError
-from qontext.retrieve.rankers import CANDIDATES, Among, Ranker
+from qontext.retrieve.system import CANDIDATES, Among, Ranker
+from qontext.retrieve.where import Unanswerable
 
 if TYPE_CHECKING:
     from qontext.data.places import Found
@@ -81,34 +81,28 @@ def text_of(question: str) -> str:
     return " ".join(sub.text for sub in parse(question))
 
 
-class NoSuchPart(QontextError):
-    """A question that needs a part that the system does not have."""
-
-
 def rank(
     collection: Searchable,
     queries: Mapping[str, str],
     k: int,
+    *,
+    ranker: Ranker,
     among: Among,
     kind: TextKind = "query",
-    ranker: Ranker | None = None,
 ) -> Run:
     """The best k passages of each question (id → text), of which some have sub-queries, or of each passage. `ranker` is that
-    of the whole system, by default the collection's."""
+    of the whole system."""
     from qontext.data.runs import Run
 
-    whole = ranker or collection.ranker()
-    if kind == "passage":
-        return whole.rank(queries, k, kind=kind, among=among)
-    asked = {query: parse(text) for query, text in queries.items()}
+    asked = {query: [SubQuery(text)] if kind == "passage" else parse(text) for query, text in queries.items()}
     plain = {query: subs[0].text for query, subs in asked.items() if len(subs) == 1 and subs[0].by is None}
-    run = whole.rank(plain, k, among=among) if plain else Run.of([])
+    run = ranker.rank(plain, k, among=among, kind=kind) if plain else Run.of([])
     if len(plain) == len(queries):
         return run
     hits = [hit for query in run for hit in run[query]]
     for query, subs in asked.items():
         if query not in plain:
-            hits += _fused(collection, whole, query, subs, k, among).get(query, [])
+            hits += _fused(collection, ranker, query, subs, k, among).get(query, [])
     return Run.of(hits)
 
 
@@ -123,7 +117,7 @@ def _fused(
         ranker = whole if sub.by is None else collection.words if sub.by == "words" else collection.dense
         if ranker is None:
             kind = "words" if sub.by == "words" else "vectors"
-            raise NoSuchPart(
+            raise Unanswerable(
                 f"{sub.by}: needs an index of {kind}, which this system does not have",
                 remedy="Ask without it.",
             )
@@ -153,11 +147,6 @@ def by_document(
             run = rank({query: queries[query] for query in left[start : start + size]}, depth)
             found = find({*run.ids.tolist()} - documents.keys())
             documents |= {id: one.passage.doc for id, one in found.items()}
-            if missing := {*run.ids.tolist()} - documents.keys():
-                raise QontextError(
-                    f"a result is the passage {min(missing)!r}, which is not in the passages",
-                    remedy="Name the passages that were indexed with --passages.",
-                )
             for query in run:
                 further: dict[str, Hit] = {}
                 for hit in run[query]:
