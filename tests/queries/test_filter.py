@@ -15,7 +15,7 @@ from qontext.queries.filter import Lookup
 from qontext.queries.judges import back_ranks, overlap, ranks
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.index.lexical import LexicalIndex
-from qontext.retrieve.rankers import IndexRanker
+from qontext.retrieve.system import IndexRanker
 
 pytestmark = pytest.mark.numeric
 

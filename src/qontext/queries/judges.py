@@ -26,7 +26,7 @@ from qontext.frame.kinds import Kind, Kinds
 if TYPE_CHECKING:
     from qontext.models.folder import TextKind
     from qontext.queries.words import Array
-    from qontext.retrieve.rankers import IndexRanker
+    from qontext.retrieve.system import IndexRanker
 
 PAIRS = 4096
 DEPTH = 100
@@ -184,8 +184,8 @@ class ByRetrieval(Judge):
         from qontext.retrieve.encode import BLOCK
         from qontext.retrieve.index.exact import ExactIndex
         from qontext.retrieve.index.lexical import LexicalIndex
-        from qontext.retrieve.rankers import IndexRanker
         from qontext.retrieve.stored import ArrayVectors
+        from qontext.retrieve.system import IndexRanker
 
         if self.retriever is None:
             return IndexRanker(LexicalIndex(Bm25.build(texts)))
