@@ -36,6 +36,10 @@ class QontextError(ValueError):
         super().__init__(f"{head.rstrip('.')}. {remedy}" if remedy else head)
 
 
+class Unanswerable(QontextError):
+    """A question about a part or a field that the collection does not have."""
+
+
 def printable(text: str | Path) -> str:
     r"""The text as UTF-8 can write it. A byte of a file's name that is not UTF-8 becomes ``\xff``, in every locale."""
     text = str(text)

@@ -25,12 +25,12 @@ from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
 from qontext.retrieve.inputs import select_passages, select_queries
 from qontext.retrieve.query_encoder import Opening
-from qontext.retrieve.scorers import PairScorer, TokenScorer, stored_form
 
 if TYPE_CHECKING:
     from qontext.data.load import AnyRun
     from qontext.data.runs import Run
     from qontext.models.cross_encoder import CrossEncoder
+    from qontext.retrieve.scorers import PairScorer, TokenScorer
 
 RUN, BLOCK = "run.trec", 64
 
@@ -154,6 +154,7 @@ class Rerank(Parts[RerankConfig]):
         from qontext.models.cross_encoder import CrossEncoder
         from qontext.models.folder import locate
         from qontext.models.tokenizer import settle_title
+        from qontext.retrieve.scorers import PairScorer
 
         config = self.config
         passages, needed = _passages(config, top)
@@ -207,6 +208,7 @@ class Rerank(Parts[RerankConfig]):
 def _by_tokens(config: RerankConfig, top: Run, form: dict[str, Any]) -> TokenScorer:
     """The stored tokens of the passages, with the encoder that made them."""
     from qontext.frame.inputs import find
+    from qontext.retrieve.scorers import TokenScorer, stored_form
 
     place = str(config.tokens)
     artifact = artifacts.open_artifact(place, verb="encode")

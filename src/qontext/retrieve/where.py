@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from qontext.data.collection import read_metadata
 from qontext.data.places import is_table, parsed, read_columns
 from qontext.frame.artifacts import Artifact, InputEntry, is_artifact, open_artifact
-from qontext.frame.errors import QontextError
+from qontext.frame.errors import QontextError, Unanswerable
 from qontext.frame.inputs import find
 
 Mask = np.ndarray[Any, np.dtype[np.bool_]]
@@ -41,10 +41,6 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 _ROWS = 16_384
 COLUMNS = {"file": "file", "title": "title", "document": "doc", "page": "page"}
 """The columns for names that are not metadata fields."""
-
-
-class Unanswerable(QontextError):
-    """A question about a part or a field that the collection does not have."""
 
 
 class Condition(NamedTuple):

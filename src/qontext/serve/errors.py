@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from qontext.frame.errors import QontextError
-from qontext.retrieve.where import Unanswerable
+from qontext.frame.errors import QontextError, Unanswerable
 
 
 class ServeError(QontextError):

@@ -14,8 +14,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from qontext.frame.errors import Unanswerable
 from qontext.retrieve.system import CANDIDATES, Among, Ranker
-from qontext.retrieve.where import Unanswerable
 
 if TYPE_CHECKING:
     from qontext.data.places import Found
