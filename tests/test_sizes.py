@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 49580,
+    "LINES": 49584,
     "MODULES": 287,
-    "TEST_LINES": 40134,
+    "TEST_LINES": 40132,
     "MANUAL_WORDS": 24621,
     "RESULT_WORDS": 20177,
 }

@@ -125,8 +125,6 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
     ("settings", "message"),
     [
         ({}, "no queries are specified"),
-        ({"queries": "q.tsv", "data": "x"}, "both --data and --queries"),
-        ({"queries": "q.tsv", "split": "test"}, "--split needs --data"),
         ({"queries": "q.tsv"}, "nothing to search is specified"),
         ({"queries": "q.tsv", "bm25": True}, "no passages are specified"),
     ],

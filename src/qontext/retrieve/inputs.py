@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from qontext.data import dpr, records
-from qontext.data.collection import Qrels, generated_id, load_collection, read_qrels, read_queries
 from qontext.frame.errors import QontextError
+
+if TYPE_CHECKING:
+    from qontext.data.collection import Qrels
 
 
 def select_queries(data: str | None, split: str | None, queries: str | None) -> dict[str, str]:
-    """The queries of ``--data FOLDER [--split NAME]`` or of ``--queries FILE``."""
-    if split and not data:
-        raise QontextError("--split needs --data")
-    if queries and data:
-        raise QontextError("both --data and --queries name the queries", remedy="Pass one of them.")
+    """The queries of ``--queries FILE`` or of ``--data FOLDER [--split NAME]``."""
+    from qontext.data.collection import load_collection, read_queries
+
     if queries:
         return read_queries(queries)
     if not data:
@@ -35,13 +35,16 @@ def judgments(source: str, split: str) -> Qrels:
 
     The relevant passage of a generated query is the one from which it was generated.
     """
+    from qontext.data import dpr, records
+    from qontext.data.collection import generated_id, load_collection, read_qrels
+
     path = Path(source).expanduser()
     if dpr.is_training_file(path):
         return {id: dict.fromkeys(positives, 1) for id, _, positives, _ in dpr.labeled(path)}
-    if any(path.glob("corpus.jsonl*")):
+    if path.is_dir() and (any(path.glob("corpus.jsonl*")) or not any(path.glob("*.parquet"))):
         return load_collection(path).qrels(split)
-    if path.suffix != ".parquet" and not any(path.glob("*.parquet")):
-        return load_collection(path).qrels(split) if path.is_dir() else read_qrels(path)
+    if path.is_file() and path.suffix != ".parquet":
+        return read_qrels(path)
     qrels: Qrels = {}
     for batch in records.read_table(path, records.QUERIES, columns=["passage", "number"]):
         for passage, number in zip(*(batch.column(name).to_pylist() for name in ("passage", "number"))):
