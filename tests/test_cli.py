@@ -116,7 +116,7 @@ def test_a_long_help_names_the_options_that_few_need_and_help_all_explains_them(
         assert f"\n{panel}\n" in whole and f"\n{panel}\n" not in short
     listed = short.partition(" pretrain --help-all)")[2]
     assert "--weight-decay," in listed and "--micro-tokens," in listed and "More options" not in whole
-    assert "Maximum gradient norm." in whole and "Maximum gradient norm." not in short
+    assert "Learning-rate schedule" in whole and "Learning-rate schedule" not in short
     assert len(short.splitlines()) < 100
 
 

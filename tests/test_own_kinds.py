@@ -329,7 +329,6 @@ def test_each_kind_shows_and_records_its_own_options_and_no_others(where: str) -
     [
         ("pretrain p --out o --method mlm --window 5", "window is not read by the method 'mlm', only by cot-mae"),
         ("pretrain p --out o --window=5", "window is not read by the method 'cocondenser', only by cot-mae"),
-        ("pretrain p --out o --method mlm --no-mask-same-document", "mask_same_document is not read by the method"),
         ("finetune g --out o --passage-weight 0.2", "passage_weight is not read by the loss 'contrastive', only by pair"),
         ("index v --out o --backend bm25 --lists 5", "lists is not read by the backend 'bm25', only by faiss-ivfpq"),
         ("generate p --out o --generator keyphrase --chat-model x", "chat_model is not read by the generator"),

@@ -7,7 +7,7 @@
 | `rand` | any other passage of the same document |
 | `query` | one of the passage's queries |
 | `a+b` | one of the named rules, drawn at every visit |
-| `query+a+b` | queries at one step, one of the other rules at another, drawn at every step with a probability |
+| `query+a+b` | queries at one step, one of the other rules at another, drawn at every step |
 
 Query-as-context mixes per step ("in a training step", section 5.2); CoT-MAE mixes its three rules per pair.
 
@@ -22,8 +22,7 @@ For a passage A of a document with passages P₀ … Pₙ (CoT-MAE, section 3.2,
 The only passage of a document has no neighbor: its context is the passage itself, masked differently.
 In token stores a document's passages are contiguous, so each context is one slice; its title comes before it.
 
-A rule is one function with the signature ``rule(sources, passages, visits, seed) -> Slices``, and one line in `RULES`, which
-says whether it reads queries.
+A rule is one function with the signature ``rule(sources, passages, visits, seed) -> Slices``, and one line in `RULES`.
 """
 
 from __future__ import annotations
@@ -211,50 +210,35 @@ def query(sources: Sources, passages: Ints, visits: Ints, seed: int) -> Slices:
     return Slices(store.offsets[number], store.offsets[number + 1], np.ones(len(passages), bool))
 
 
-@dataclass(frozen=True)
-class Rule:
-    """The rule that draws contexts, and True if they are queries (then passages without queries have no context of
-    this rule)."""
-
-    draw: Callable[[Sources, Ints, Ints, int], Slices]
-    reads_queries: bool = False
-
-
-RULES = {
-    "near": Rule(near),
-    "olap": Rule(olap),
-    "rand": Rule(rand),
-    "query": Rule(query, reads_queries=True),
+RULES: dict[str, Callable[[Sources, Ints, Ints, int], Slices]] = {
+    "near": near,
+    "olap": olap,
+    "rand": rand,
+    "query": query,
 }
 ALIASES = {"mixed": "query+rand"}
 """Short names of mixtures."""
+QUERY_SHARE = 0.5
+"""Share of the steps whose contexts are queries, in a mixture with other rules."""
 
 
-def rules_of(name: str) -> list[Rule]:
+def rules_of(name: str) -> list[str]:
     """The rules of a context: one name, or several joined by +."""
     parts = ALIASES.get(name, name).split("+")
-    return [RULES[choose(part, [*RULES, *ALIASES] if part == name else RULES, "context")] for part in parts]
-
-
-def reads_queries(name: str) -> bool:
-    """True if a context reads queries."""
-    return any(rule.reads_queries for rule in rules_of(name))
+    return [choose(part, [*RULES, *ALIASES] if part == name else RULES, "context") for part in parts]
 
 
 class Context:
     """A rule by name, or a mixture of rules."""
 
-    def __init__(self, name: str, sources: Sources, query_share: float = 0.5) -> None:
-        self.sources = sources
-        self.rules = rules_of(name)
-        self.query_share = query_share
-        self.needs_queries = reads_queries(name)
-        if self.needs_queries and sources.queries is None:
+    def __init__(self, name: str, sources: Sources) -> None:
+        self.sources, self.rules = sources, rules_of(name)
+        if "query" in self.rules and sources.queries is None:
             raise QontextError(
                 f"the context {name!r} needs queries",
                 remedy="Pass --queries with the output of 'qontext generate'.",
             )
-        self.only_queries = all(rule.reads_queries for rule in self.rules)
+        self.only_queries = self.rules == ["query"]
 
     def draw(self, passages: Ints, visits: Ints, seed: int, step: int) -> Slices:
         """The contexts of these passages at these visits, in this step; an empty one is replaced by the passage itself."""
@@ -264,14 +248,13 @@ class Context:
         return Slices.where(slices.lengths > 0, slices, Slices.of_passages(self.sources.passages, passages))
 
     def _draw(self, passages: Ints, visits: Ints, seed: int, step: int) -> Slices:
-        if len(self.rules) == 1:
-            return self.rules[0].draw(self.sources, passages, visits, seed)
-        numbers = np.arange(len(self.rules))
-        reads = np.asarray([rule.reads_queries for rule in self.rules])
-        kept = numbers if self.only_queries else numbers[~reads]
-        rule_of = kept[below(len(kept), seed, "rule", passages, visits)]
-        if len(kept) < len(numbers) and uniform(seed, "queries", step) < self.query_share:
-            rule_of = np.where(self.sources.query_counts[passages] > 0, numbers[reads][0], rule_of)
-        rows = [np.flatnonzero(rule_of == i) for i in numbers]
-        slices = [rule.draw(self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)]
+        others = [number for number, rule in enumerate(self.rules) if rule != "query"] or [0]
+        rule_of = np.asarray(others)[below(len(others), seed, "rule", passages, visits)]
+        if not self.only_queries and "query" in self.rules and uniform(seed, "queries", step) < QUERY_SHARE:
+            has_query = self.sources.query_counts[passages] > 0
+            rule_of = np.where(has_query, self.rules.index("query"), rule_of)
+        rows = [np.flatnonzero(rule_of == i) for i in range(len(self.rules))]
+        slices = [
+            RULES[rule](self.sources, passages[r], visits[r], seed) for rule, r in zip(self.rules, rows)
+        ]
         return Slices.join(slices)[np.argsort(np.concatenate(rows))]

@@ -158,11 +158,11 @@ def test_weights_say_how_often_a_query_is_drawn() -> None:
 
 def test_a_step_has_queries_or_passages_in_their_shares() -> None:
     sources = with_queries([1] * 7 + [0])
-    context = Context("query+near+olap+rand", sources, query_share=0.7)
+    context = Context("query+near+olap+rand", sources)
     steps = [context.draw(ALL, np.zeros(8), seed=2, step=step) for step in range(1000)]
     has_queries = np.array([drawn.is_query for drawn in steps])
     assert (has_queries[:, :7] == has_queries[:, :1]).all(), "all contexts of a step are of one kind"
-    assert has_queries[:, 0].mean() == pytest.approx(0.7, abs=0.05)
+    assert has_queries[:, 0].mean() == pytest.approx(0.5, abs=0.05)
     assert not has_queries[:, 7].any(), "a passage without queries gets another passage"
 
 

@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 from tests.finetune.test_run import losses
 
 from qontext import Retriever, api
-from qontext.frame.errors import QontextError
 from qontext.training import adapters, checkpoint
 
 Finetune = Callable[..., Any]
@@ -25,7 +24,7 @@ TEXTS = ["river stone bridge", "Chapter 3 the bread of the mill and a much longe
 def adapted(finetune: Finetune, tmp_path_factory: pytest.TempPathFactory) -> Any:
     pytest.importorskip("peft", reason="peft is not installed")
     out = tmp_path_factory.mktemp("adapted") / "out"
-    return finetune(out, keep_adapter=True, dropout=0.1, micro_tokens=60, gradient_cache="off", **LORA)
+    return finetune(out, dropout=0.1, micro_tokens=60, gradient_cache="off", **LORA)
 
 
 def test_linear_layers_change_by_a_matrix_of_the_rank_and_nothing_else_does(
@@ -70,7 +69,7 @@ def test_a_resumed_training_of_adapters_ends_in_the_same_bits_and_saves_little(
         sizes.append(max(path.stat().st_size for path in work.path.rglob("weights.safetensors")))
         raise RuntimeError("killed")
 
-    settings = {"keep_adapter": True, "dropout": 0.1, "micro_tokens": 60, "gradient_cache": "off", **LORA}
+    settings = {"dropout": 0.1, "micro_tokens": 60, "gradient_cache": "off", **LORA}
     monkeypatch.setattr(checkpoint, "save", dying)
     with pytest.raises(RuntimeError):
         finetune(tmp_path / "out", checkpoint_minutes=0, **settings)
@@ -86,7 +85,6 @@ def test_the_gradient_cache_trains_the_same_adapters(
 ) -> None:
     cached = finetune(tmp_path / "out", gradient_cache="on", dropout=0.1, micro_tokens=60, **LORA)
     assert losses(cached.path) == pytest.approx(losses(adapted.path), rel=1e-4)
-    assert not (cached.path / "adapter").exists()
 
 
 def test_recomputed_layers_train_in_the_same_bits_with_dropout_on(finetune: Finetune, tmp_path: Path) -> None:
@@ -139,7 +137,7 @@ def test_rerankers_and_pretraining_train_adapters_and_heads(
     )
     encoder = api.pretrain(
         beir.parent / "passages", method="cot-mae", encoder=start, max_tokens=24, workers=1, snapshots=2,
-        decoder_init="1", decoder_layers=1, out=tmp_path / "encoder", keep_adapter=True, **common,
+        decoder_init="1", decoder_layers=1, out=tmp_path / "encoder", **common,
     )  # fmt: skip
     weights = [
         load_file(encoder.path / at / "model.safetensors") for at in ("snapshots/1", "snapshots/2", ".")
@@ -151,31 +149,14 @@ def test_rerankers_and_pretraining_train_adapters_and_heads(
     assert head and not [name for name in head if "lora" in name or "base_layer" in name]
 
 
-def test_frozen_layers_have_no_adapters_and_the_pooler_is_trained() -> None:
+def test_linear_layers_have_adapters_and_the_pooler_is_trained() -> None:
     pytest.importorskip("peft", reason="peft is not installed")
-    from transformers import BertConfig, BertModel, GPT2Config, GPT2Model
+    from transformers import BertConfig, BertModel
 
     sizes = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 8, "num_hidden_layers": 2}
     model = BertModel(BertConfig(vocab_size=20, **sizes))
-    model.encoder.layer[0].requires_grad_(False)
-    adapters.add(model, 2, None, 42)
+    adapters.add(model, 2, 42)
     names = set(adapters.trained(model))
     pooler = {"pooler.dense.weight", "pooler.dense.bias"}
-    assert pooler < names and all(name.startswith("encoder.layer.1.") for name in names - pooler)
-    assert len(list(adapters.adapted(model))) == 6
-    with pytest.raises(
-        QontextError, match=r"GPT2Model has no linear layers for adapters\. Remove --lora-rank"
-    ):
-        adapters.add(GPT2Model(GPT2Config(vocab_size=20, n_embd=8, n_layer=1, n_head=2)), 2, None, 42)
-
-
-def test_settings_of_adapters_that_cannot_work(
-    finetune: Finetune, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with pytest.raises(QontextError, match="--keep-adapter needs --lora-rank"):
-        finetune(tmp_path / "out", keep_adapter=True)
-    monkeypatch.setattr(adapters, "find_spec", lambda name: None)
-    with pytest.raises(
-        QontextError, match=r"--lora-rank needs the package peft\. Run: pip install 'qontext\[lora\]'"
-    ):
-        finetune(tmp_path / "out", lora_rank=2)
+    assert pooler < names and all(name.startswith("encoder.layer.") for name in names - pooler)
+    assert len(list(adapters.adapted(model))) == 12

@@ -119,7 +119,7 @@ def _pretraining(settings: dict[str, Any], micro_tokens: int) -> Setup:
     trainee = config.objective(_encoder())
     layout = config.layout()
     sources, anchors = _sources(), np.arange(0, 18, 3)
-    context = Context(config.context_name(), sources, 0.5) if layout.needs_context else None
+    context = Context(config.context_name(), sources) if layout.needs_context else None
     plan = BatchPlan(
         sources, layout, context, VOCABULARY, anchors, None, config.batch_size, micro_tokens, config.seed
     )

@@ -104,9 +104,7 @@ def plan_of(sources: Sources, encoder: Encoder) -> Callable[..., BatchPlan]:
         import numpy as np
 
         layout = config.layout()
-        context = (
-            Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
-        )
+        context = Context(config.context_name(), sources) if layout.needs_context else None
         anchors = np.flatnonzero(sources.passages.lengths > 0)
         settings = {
             "sources": sources,

@@ -170,7 +170,7 @@ def test_retromae_takes_over_the_backbones_positions_norms_and_dropout(
     corpus: Path, configure: Callable[..., Any], plan_of: Callable[..., Any]
 ) -> None:
     encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.25, seed=1)
-    config = configure(method="retromae", late_mlm_weight=0)
+    config = configure(method="retromae")
     objective = config.objective(encoder)
     head = objective.head
     assert (head.dropout.p, head.attention_dropout.p, head.after_ffn.eps) == (0.25, 0.25, 1e-12)

@@ -94,7 +94,6 @@ def test_the_gradient_cache_gives_the_plain_gradient_with_dropout_on(
     [
         ("bow", {"target": "context"}, {"bow"}),
         ("cot-mae", {}, {"context_mlm"}),
-        ("cot-mae", {"token_weight": 0.5}, {"context_mlm", "tokens"}),
     ],
 )
 def test_a_generative_and_a_contrastive_loss_on_the_same_pairs(
@@ -168,23 +167,6 @@ def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
     assert weights == pytest.approx(1, rel=1e-5)
 
 
-def test_neighbors_stand_together_in_a_batch(
-    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
-) -> None:
-    import numpy as np
-
-    plan = plan_of(configure(method="mlm", batch_size=8), neighbors=4)
-    visits = []
-    for step in range(2 * plan.steps_per_epoch):
-        chosen, epoch, _ = plan._anchors(step)
-        runs = chosen.reshape(-1, 4)
-        assert (np.diff(runs, axis=1) == 1).all()
-        visits += [(epoch, anchor) for anchor in chosen.tolist()]
-    assert len(set(visits)) == len(visits)
-    begins = [{anchor % 4 for e, anchor in visits[::4] if e == epoch} for epoch in (0, 1)]
-    assert len(plan.anchors) % 4 == 0 or begins[0] != begins[1]  # what is left out changes
-
-
 def test_an_epoch_visits_every_anchor_once_in_another_order_each_time(
     plan_of: Callable[..., Any], configure: Callable[..., Any]
 ) -> None:
@@ -209,15 +191,11 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
 
     config = configure(method="cocondenser", context="rand", batch_size=8)
     plan = plan_of(config, documents=sources.passages.groups)
-    documents = np.arange(len(sources.passages.groups) - 1)
-    texts_of: dict[int, set[int]] = {}
-    for step in range(12):
-        keys = plan(step).keys
-        assert len(keys.document) == 16
-        for document, text in zip(keys.document.tolist(), keys.text.tolist()):
-            texts_of.setdefault(document, set()).add(text)
-    assert set(texts_of) == set(documents.tolist())
-    assert max(len(texts) for texts in texts_of.values()) > 3
+    groups = sources.passages.groups
+    drawn = [plan._anchors(step)[0] for step in range(12)]
+    visits = np.searchsorted(groups, np.concatenate(drawn), "right") - 1
+    assert set(visits.tolist()) == set(range(len(groups) - 1))
+    assert len(set(np.concatenate(drawn).tolist())) > len(groups)
 
 
 def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
@@ -235,7 +213,7 @@ def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
         sources, query_group=np.where(np.isin(np.arange(groups[-1]), groups[:-1]), -1, sources.query_group)
     )
     anchors, documents, counts = choose_anchors(
-        without, Context("query", without), unit="documents", run=1, batch_size=2
+        without, Context("query", without), unit="documents", batch_size=2
     )
     of_more_passages = np.flatnonzero(np.diff(groups) > 1)
     assert documents is not None and counts["documents"] == len(of_more_passages)

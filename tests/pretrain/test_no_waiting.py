@@ -36,7 +36,7 @@ class Watch(TorchDispatchMode):
     [
         {"method": "mlm"},
         {"method": "condenser"},
-        {"method": "cocondenser", "context": "query", "mask_same_document": True},
+        {"method": "cocondenser", "context": "query"},
         {"method": "cot-mae", "context": "query", "decoder": "autoregressive"},
         {"method": "cot-mae", "context": "near", "contrastive_weight": 1.0},
         {"method": "retromae"},

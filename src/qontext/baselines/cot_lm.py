@@ -90,7 +90,7 @@ class CotLm(Contrasting, Objective):
             losses["context_lm"] = self.options.head_weight * self.predict(
                 self.continued(vector, context), context
             )
-        return Output(losses, self.contrasted(vector, last, passage))
+        return Output(losses, self.encoder.project(vector))
 
     def continued(self, vector_NH: Tensor, text: Text) -> Tensor:
         """[N, T, H] the last layer over [ v ; E(b) ], from left to right."""

@@ -130,22 +130,6 @@ class Encoder(nn.Module):
         """h^0: the full embedding output (word, position and type, norm, dropout; ELECTRA's projection)."""
         return self.family.embed(self.backbone, ids_NT)
 
-    def freeze(self, layers: int) -> None:
-        """Keep the embeddings and the first `layers` layers as they are. Nothing is back-propagated through them."""
-        if not layers:
-            return
-        if self.family.prepare is None or self.family.whole:
-            raise QontextError(f"layers of {self.config.model_type!r} cannot be frozen")
-        if layers >= self.num_layers:
-            raise QontextError(
-                f"frozen_layers = {layers}, but the encoder has {self.num_layers} layers, of which one must be trained"
-            )
-        # A position bias that all layers share is not trained: its gradient would come from the frozen ones, too.
-        norms = [module for module in self._shared.values() if not isinstance(module, nn.Embedding)]
-        trained = {id(p) for module in (*self._layers[layers:], *norms) for p in module.parameters()}
-        for parameter in self.backbone.parameters():
-            parameter.requires_grad_(id(parameter) in trained)
-
     def positions(self, length: int) -> Tensor | None:
         """[T, H] the position embeddings of the first tokens, before any norm; None if the backbone has no such table."""
         if self.family.positions is None:

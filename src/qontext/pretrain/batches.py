@@ -15,7 +15,6 @@ from typing import Literal, get_args, get_type_hints
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from qontext.contexts import Context, Ints, Slices, Sources
@@ -81,15 +80,12 @@ class MicroBatch(Rows):
 class Keys(Tensors):
     """Keys of the rows of the whole batch, [M] each.
 
-    `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking, `document` the number of
-    its document and `partner` the hash of the pair's other text, to detect false negatives. `is_context` is True for the
-    second row of a pair. A row without a partner is its own.
+    `pair` is the same for the two rows of a pair; `text` is a hash of the text before masking, and `partner` that of the
+    pair's other text, to detect false negatives. A row without a partner is its own.
     """
 
     pair: Tensor
     text: Tensor
-    document: Tensor
-    is_context: Tensor
     partner: Tensor
 
 
@@ -98,8 +94,7 @@ class BatchPlan:
     """Everything that determines a batch, besides the step.
 
     An epoch visits the passages `anchors`; or, with `documents` [documents + 1] (the start of each document's
-    slice of `anchors`), the documents, drawing one anchor of a document at each visit. Runs of `neighbors`
-    of them are shuffled: passages of one document are each other's hard negatives.
+    slice of `anchors`), the documents, drawing one anchor of a document at each visit.
     """
 
     sources: Sources
@@ -113,20 +108,14 @@ class BatchPlan:
     seed: int
     rank: int = 0
     world: int = 1
-    neighbors: int = 1
     grid: Grid = FINE
     predicts: Predicts = "masked"
     """The encoder's own prediction about the texts that it reads."""
 
     @property
-    def choices(self) -> int:
+    def epoch_size(self) -> int:
         """The number of passages or documents."""
         return len(self.anchors if self.documents is None else self.documents[1:])
-
-    @property
-    def epoch_size(self) -> int:
-        """The number visited in an epoch: an incomplete run is skipped, at different ends in each epoch."""
-        return self.choices - self.choices % self.neighbors
 
     @property
     def steps_per_epoch(self) -> int:
@@ -154,10 +143,9 @@ class BatchPlan:
                 decoder = flat.whole(next_token=self.layout.target == "next", words=self.words)
         bags = self._bags(members, keys) if self.layout.bag != "nothing" else None
         pair = np.tile(first + np.arange(len(anchors)), repeat)
-        document = np.tile(self.sources.passages.group_of[anchors].astype(np.int64), repeat)
         member = np.repeat(np.arange(repeat), len(anchors))
         row_keys = hashed(self.seed, "dropout", step, pair, member)
-        return self._cut(encoder, decoder, bags, (pair, document, member == 1), row_keys)
+        return self._cut(encoder, decoder, bags, pair, row_keys)
 
     def _anchors(self, step: int) -> tuple[Ints, int, int]:
         """This rank's anchors, the epoch (the number of earlier visits), and the position of the first one in
@@ -165,9 +153,7 @@ class BatchPlan:
         epoch, within = divmod(step, self.steps_per_epoch)
         first, last = (self.batch_size * r // self.world for r in (self.rank, self.rank + 1))
         places = np.arange(first, last) + within * self.batch_size
-        run, place = np.divmod(places, self.neighbors)
-        numbers = permuted(run, self.epoch_size // self.neighbors, self.seed, epoch) * self.neighbors + place
-        numbers += epoch % (self.choices - self.epoch_size + 1)
+        numbers = permuted(places, self.epoch_size, self.seed, epoch)
         if self.documents is not None:
             begin, end = self.documents[numbers], self.documents[numbers + 1]
             numbers = begin + below(end - begin, self.seed, "anchor", numbers, epoch)
@@ -238,10 +224,10 @@ class BatchPlan:
         encoder: Prepared,
         decoder: Prepared | None,
         bags: Bags | None,
-        keys: tuple[Ints, Ints, NDArray[np.bool_]],
+        pair: Ints,
         row_keys: U64,
     ) -> Batch:
-        """The batch, from all rows' texts, their pairs, documents and whether they are contexts, and `row_keys`."""
+        """The batch, from all rows' texts, their pairs and `row_keys`."""
         beside = decoder.widths(self.words) if decoder else None
         cuts = pack_by_tokens(encoder.widths(self.words), beside, self.micro_tokens, self.grid)
         widest = self.sources.max_tokens + max(map(len, self.words.frames()))
@@ -255,10 +241,10 @@ class BatchPlan:
             for rows in cuts
         ]
         order = np.concatenate(cuts)
-        pair, document, is_context = keys
         text = encoder.hashes()
-        partner = np.roll(text, is_context.sum())  # all anchors, then the contexts in the same order
-        columns = (pair, text, document, is_context, partner)
+        # All anchors, then the contexts in the same order, if they are encoded.
+        partner = np.roll(text, len(text) // 2 if self.layout.encode == "both" else 0)
+        columns = (pair, text, partner)
         totals = (part.total if part else 1.0 for part in (encoder, decoder, bags))
         own = Keys(*(torch.from_numpy(column[order]) for column in columns))
         return Batch(micro, self.batch_size, own, tuple(totals))

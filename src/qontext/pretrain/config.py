@@ -63,9 +63,6 @@ class PretrainConfig(EncoderConfig):
     similarity: Literal["dot", "cosine"] = "dot"
     """Similarity in the contrastive loss."""
 
-    query_share: Annotated[float, Advanced()] = Field(0.5, ge=0, le=1)
-    """Share of the steps whose contexts are queries, with query+…; in the others, the other rules apply."""
-
     candidates: Annotated[int | None, Advanced()] = Field(None, ge=1)
     """Use only the first N queries of each passage. Default: all."""
 
@@ -75,14 +72,6 @@ class PretrainConfig(EncoderConfig):
     anchors: Annotated[Literal["passages", "documents"], Advanced()] = "passages"
     """An epoch visits every passage, or every document with one of its passages drawn (as in Gao & Callan and
     CoT-MAE)."""
-
-    neighbors: Annotated[int, Advanced()] = Field(1, ge=1)
-    """Number of consecutive passages of a document to put into the same batch, as negatives of each other. 1:
-    passages are drawn independently."""
-
-    frozen_layers: Annotated[int, Advanced()] = Field(0, ge=0, le=1000)
-    """Keep the embeddings and this many of the first layers as they are, which saves their part of the backward pass. 0:
-    all is trained."""
 
     initial_share: Annotated[float, Advanced()] = Field(0.0, ge=0, lt=1)
     """Share of the initial encoder in the result, whose weights are the weighted mean of the initial and the trained ones
@@ -94,63 +83,39 @@ class PretrainConfig(EncoderConfig):
 
     snapshots: Annotated[int, Advanced()] = Field(0, ge=0, le=1000)
     """Keep the encoder this many times during training, at equal distances: snapshots/1, snapshots/2 … of the result;
-    the last one is the encoder after the last step, before --keep best and --initial-share."""
-
-    probe: Annotated[str | None, Input()] = None
-    """A labeled set (BEIR folder) on which retrieval without fine-tuning is evaluated during training."""
-
-    probe_every: Annotated[int, Advanced()] = Field(500, ge=1)
-    """Steps between evaluations of the probe."""
-
-    probe_split: Annotated[str, Advanced()] = "dev"
-    """Split of the probe's queries."""
-
-    patience: Annotated[int | None, Advanced()] = Field(None, ge=1)
-    """With --probe: stop after this many evaluations without a better MRR@10. Default: never."""
-
-    keep: Annotated[Literal["best", "last"], Advanced()] = "last"
-    """With --probe: keep the weights with the best MRR@10, or the last ones, as published."""
-
-    compile: Annotated[Literal["auto", "on", "off"], Machine()] = "auto"
-    """Compile the encoder with torch.compile. Auto: on GPUs."""
+    the last one is the encoder after the last step, before --initial-share."""
 
     workers: Annotated[int, Machine()] = Field(0, ge=0, le=1024)
     """Number of processes for tokenization; 0 means one per core."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if (self.patience or self.keep == "best") and not self.probe:
-            raise QontextError("patience and keep = best need --probe")
         if self.snapshots and self.minutes is not None:
             raise QontextError(
                 "with --minutes, the number of steps is not known, so snapshots are not at equal distances",
                 remedy="Remove --snapshots or --minutes.",
             )
         if self.initial_share and (self.lora_rank or self.encoder in PRESETS):
-            raise QontextError(
-                "initial_share is for an encoder with weights, all of which are trained",
-                remedy="With adapters, lower --lora-alpha." if self.lora_rank else "Remove --initial-share.",
-            )
-        if self.context is not None:
-            from qontext.contexts import rules_of
-
-            rules_of(self.context)
+            raise QontextError("initial_share is for an encoder with weights, all of which are trained")
         return self
 
     def context_name(self) -> str:
         """The context, resolved."""
-        if self.context is not None:
-            return self.context
         default: str = METHODS.load(self.method).default_context
-        return "query" if self.queries else default
+        return self.context or ("query" if self.queries else default)
+
+    @property
+    def reads_queries(self) -> bool:
+        """True if contexts are, or may be, queries."""
+        from qontext.contexts import rules_of
+
+        return "query" in rules_of(self.context_name())
 
     def common(self) -> Common:
         """The settings that every method reads."""
-        from qontext.contexts import reads_queries
         from qontext.pretrain.objectives.base import Common
 
-        has_queries = reads_queries(self.context_name())
-        return Common(self.seed, self.vector, self.similarity, has_queries, self.max_tokens)
+        return Common(self.seed, self.vector, self.similarity, self.reads_queries, self.max_tokens)
 
     def layout(self) -> Any:
         """The rows that the method reads."""

@@ -16,20 +16,34 @@ if TYPE_CHECKING:
     from qontext.models.encoder import Encoder
     from qontext.models.tokenizer import Titles
 
+_CARD = """---
+library_name: sentence-transformers
+pipeline_tag: sentence-similarity
+tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
+---
+
+# {title}
+
+A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
+compared by {similarity}. It was not fine-tuned on labeled queries: if you have any, fine-tune it before use.
+
+```python
+from sentence_transformers import SentenceTransformer
+
+model = SentenceTransformer("path/to/this/folder")
+vectors = model.encode(["a passage", "a question"])
+```
+
+`transformers.AutoModel` and `AutoTokenizer` load it too. {head}
+{history}"""
+
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.pretrain.data import remove_cache
-
-    summary = _pretrain(config, work)
-    if summary:
-        remove_cache(work)
-    return summary
-
-
-def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.contexts import Context, reads_queries
+    from qontext.contexts import Context
     from qontext.models.tokenizer import Titles
+    from qontext.pretrain.batches import BatchPlan
     from qontext.pretrain.data import choose_anchors, open_sources, title_rule
+    from qontext.pretrain.masking import Vocabulary
     from qontext.training.distributed import join
 
     group = join(config.device)
@@ -38,84 +52,75 @@ def _pretrain(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
         raise QontextError(
             f"the batch size {config.batch_size} cannot be divided among {group.world} processes"
         )
-    encoder = _encoder(config)
-    title = title_rule(config.title, config.passages, config.encoder, says=group.is_first)
+    encoder = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
+    title = title_rule(config, says=group.is_first)
     titles = Titles.of(title, encoder.tokenizer, config.encoder)
-    objective_class, options, common = _method(config, encoder)
-    layout = objective_class.layout(options, common)
+    method, options, common = _method(config, encoder)
+    layout = method.layout(options, common)
     if not layout.needs_context and group.is_first and (config.context or config.queries):
         log.warn(f"the method {config.method} reads no contexts with these settings.")
-    sources = open_sources(
-        config.passages,
-        config.queries if reads_queries(config.context_name()) else None,
-        encoder,
-        group,
-        work,
-        title=title,
-        max_tokens=config.max_tokens,
-        candidates=config.candidates,
-        is_weighted=config.sampling == "score",
-        workers=config.workers,
-    )
-    context = Context(config.context_name(), sources, config.query_share) if layout.needs_context else None
+    sources = open_sources(config, encoder, title, group, work)
+    context = Context(config.context_name(), sources) if layout.needs_context else None
     anchors, documents, counts = choose_anchors(
-        sources, context, unit=config.anchors, run=config.neighbors, batch_size=config.batch_size
+        sources, context, unit=config.anchors, batch_size=config.batch_size
     )
     steps = config.steps_over(len(anchors) if documents is None else len(documents) - 1)
     summary: dict[str, Any] = {"method": config.method, "steps": steps, **counts}
     summary |= {} if context is None else {"context": config.context_name()}
-    objective: Any = None
-    phases = list(objective_class.phases(config.method, options, steps))
-    for number, (name, kind, phase_steps) in enumerate(phases):
+    objective, has_head = None, False
+    for number, (name, kind, phase_steps) in enumerate(method.phases(config.method, options, steps)):
         before, objective = objective, kind(encoder, options, common).to(group.device)
         encoder.dense.requires_grad_(objective.contrastive)  # they only serve comparison
         if before is None:
             has_head = _take_head(config, objective, is_first=group.is_first)
         else:  # the next objective continues with the same encoder and head
             objective.head = before.head
-        layout = kind.layout(options, common)
-        plan = _plan(config, number, layout, encoder, sources, context, anchors, documents, group)
-        keep = _snapshots(
-            config, encoder, titles, phase_steps, group, work, is_last=number == len(phases) - 1
+        plan = BatchPlan(
+            sources=sources,
+            layout=kind.layout(options, common),
+            context=context,
+            words=Vocabulary.of(encoder.tokenizer, encoder.prompts),
+            predicts=encoder.predicts,
+            anchors=anchors,
+            documents=documents,
+            batch_size=config.batch_size,
+            micro_tokens=config.token_budget(group.device),
+            seed=config.seed + number,
+            rank=group.rank,
+            world=group.world,
+            grid=config.grid(group.device),
         )
-        summary[name] = _train(objective, plan, phase_steps, config, titles, group, work, name, keep)
+        keep = _snapshots(config, encoder, titles, phase_steps, work) if group.is_first else None
+        summary[name] = _train(objective, plan, phase_steps, config, group, work, name, keep)
         summary["steps"] = summary[name].pop("steps", steps)
     group.wait()
-    if group.is_first:
-        _save(config, encoder, titles, objective, summary, work, has_head=has_head)
-    return summary if group.is_first else {}
+    if not group.is_first:
+        return {}
+    _save(config, encoder, titles, objective, summary, work, has_head=has_head)
+    return summary
 
 
 def _method(config: PretrainConfig, encoder: Encoder) -> tuple[Any, Any, Any]:
-    """The method, its options, and the settings that every method reads; refused if it does not fit the encoder."""
+    """The method, its options, and the settings that every method reads; refused if they do not fit the encoder."""
     from qontext.pretrain.objectives import METHODS
-    from qontext.pretrain.objectives.contrast import Contrast
 
-    kind, options = METHODS.load(config.method), config.options("method")
-    kind.check_encoder(encoder, options)
-    if isinstance(options, Contrast) and options.token_weight and len(encoder.dense):
-        raise QontextError(
-            "a loss between tokens is not for an encoder with dense layers", place=config.encoder
-        )
     longest = config.max_tokens + encoder.longest_prompt
+    if longest > encoder.max_length:
+        raise QontextError(
+            f"max_tokens = {config.max_tokens}, but the encoder's limit is {encoder.max_length} tokens",
+            place=config.encoder,
+        )
+    method, options = METHODS.load(config.method), config.options("method")
+    method.check_encoder(encoder, options)
     common = replace(config.common(), vector=encoder.pooling(config.vector), max_tokens=longest)
-    return kind, options, common
-
-
-def _encoder(config: PretrainConfig) -> Encoder:
-    from qontext.pretrain.data import check_max_tokens
-
-    encoder = config.open_encoder(config.encoder, tokenizer=config.tokenizer)
-    check_max_tokens(config.max_tokens, encoder, config.encoder)
-    encoder.freeze(config.frozen_layers)
-    return encoder
+    return method, options, common
 
 
 def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> bool:
     """Load the head beside the encoder, if any; warn about missing or ignored parts. True if the objective's head was loaded
     or will be trained."""
     from qontext.models.folder import PRESETS, QUERY_FOLDER, locate
-    from qontext.pretrain.folder import load_head
+    from qontext.pretrain.objectives.base import load_head
 
     is_trained = getattr(objective.options, "head_weight", 1) > 0
     if config.encoder in PRESETS:
@@ -130,65 +135,17 @@ def _take_head(config: PretrainConfig, objective: Any, *, is_first: bool) -> boo
     return is_loaded or is_trained
 
 
-def _plan(
-    config: PretrainConfig,
-    number: int,
-    layout: Any,
-    encoder: Any,
-    sources: Any,
-    context: Any,
-    anchors: Any,
-    documents: Any,
-    group: Any,
-) -> Any:
-    """The batches of a phase."""
-    from qontext.pretrain.batches import BatchPlan
-    from qontext.pretrain.masking import Vocabulary
-
-    return BatchPlan(
-        sources=sources,
-        layout=layout,
-        context=context,
-        words=Vocabulary.of(encoder.tokenizer, encoder.prompts),
-        predicts=encoder.predicts,
-        anchors=anchors,
-        documents=documents,
-        batch_size=config.batch_size,
-        micro_tokens=config.token_budget(group.device),
-        seed=config.seed + number,
-        rank=group.rank,
-        world=group.world,
-        neighbors=config.neighbors,
-        grid=config.grid(group.device),
-    )
-
-
 def _snapshots(
-    config: PretrainConfig,
-    encoder: Any,
-    titles: Titles,
-    steps: int,
-    group: Any,
-    work: Workdir,
-    *,
-    is_last: bool,
+    config: PretrainConfig, encoder: Encoder, titles: Titles, steps: int, work: Workdir
 ) -> Callable[[int], None]:
-    """A function that keeps the encoder after some of the steps of the last phase."""
-    from qontext.pretrain.folder import save_encoder
-
-    if not config.snapshots or not is_last:
-        return lambda step: None
-    if config.snapshots > steps:  # on all ranks, so that none waits for another
-        raise QontextError(f"snapshots = {config.snapshots}, but the training has {steps} steps")
-    if not group.is_first:
-        return lambda step: None
+    """A function that keeps the encoder after some of the steps of a training."""
     numbers = {round(steps * n / config.snapshots): n for n in range(1, config.snapshots + 1)}
 
     def keep(step: int) -> None:
         name = f"snapshots/{numbers.get(step)}"
         if step in numbers and not work.has(name):  # there is one after the checkpoint of a resumed run
             with work.write_folder(name) as folder:
-                save_encoder(config, encoder, titles, folder)
+                _save_encoder(config, encoder, titles, folder)
 
     return keep
 
@@ -198,71 +155,36 @@ def _train(
     plan: Any,
     steps: int,
     config: PretrainConfig,
-    titles: Titles,
     group: Any,
     work: Workdir,
     name: str,
-    keep: Callable[[int], None],
+    keep: Callable[[int], None] | None,
 ) -> dict[str, Any]:
     from qontext.training.loop import train
 
-    if name != config.method:  # the time limit is for the main phase, which is the last one
-        config = config.model_copy(update={"minutes": None})
-    config.add_adapters(
-        objective.encoder.backbone
-    )  # now that the head has copied the layers that it starts from
-    if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
+    # The time limit and the snapshots are for the main phase, which is the last one.
+    if name != config.method:
+        config, keep = config.model_copy(update={"minutes": None}), None
+    # Now that the head has copied the layers that it starts from:
+    config.add_adapters(objective.encoder.backbone)
+    if group.device.type == "cuda":
         objective.encoder.compile(dynamic=True)
-    evaluations = _evaluations(objective, steps, config, titles, group, work, name) if config.probe else None
-    return train(
-        objective,
-        plan,
-        config,
-        group,
-        work,
-        steps=steps,
-        phase=name,
-        cache=config.gradient_cache,
-        evaluations=evaluations,
-        after_step=keep,
-    )
+    how: dict[str, Any] = {"cache": config.gradient_cache, "after_step": keep or (lambda step: None)}
+    return train(objective, plan, config, group, work, steps=steps, phase=name, **how)
 
 
-def _evaluations(
-    objective: Any,
-    steps: int,
-    config: PretrainConfig,
-    titles: Titles,
-    group: Any,
-    work: Workdir,
-    phase: str,
-) -> Any:
-    """Evaluation of retrieval without fine-tuning on the labeled set `probe`."""
-    from qontext.models.tokenizer import prompt_length
-    from qontext.training.evaluation import QUERY_TOKENS, Evaluations, Probe, Schedule
+def _save_encoder(config: PretrainConfig, encoder: Encoder, titles: Titles, folder: Any) -> None:
+    """Write the encoder, with what it does with titles."""
+    from qontext.models.folder import record_title
 
-    tokenizer, prompts = objective.encoder.tokenizer, objective.encoder.prompts
-    probe = group.is_first and Probe(
-        str(config.probe),
-        config.probe_split,
-        tokenizer,
-        config.max_tokens + prompt_length(tokenizer, prompts["passage"]),
-        query_tokens=QUERY_TOKENS + prompt_length(tokenizer, prompts["query"]),
-        between=titles.between,
-        prompts=(prompts["query"], prompts["passage"]),
-    )
-
-    def measure() -> dict[str, float]:
-        assert probe, "only rank 0 evaluates"
-        return probe.measure(objective, objective.compared, group.device)
-
-    schedule = Schedule(config.probe_every, config.keep, config.patience)
-    return Evaluations(measure, objective, group, work, schedule, phase=phase)
+    record_title(folder, titles.rule)
+    longest, pooling = config.max_tokens + encoder.longest_prompt, encoder.pooling(config.vector)
+    encoder.save(folder, max_length=longest, pooling=pooling, similarity=config.similarity)
 
 
 def _save(
     config: PretrainConfig,
-    encoder: Any,
+    encoder: Encoder,
     titles: Titles,
     objective: Any,
     summary: dict[str, Any],
@@ -271,7 +193,8 @@ def _save(
     has_head: bool,
 ) -> None:
     from qontext.models.encoder import load_encoder
-    from qontext.pretrain.folder import model_card, save_encoder, save_head
+    from qontext.pretrain.data import CACHE
+    from qontext.pretrain.objectives.base import save_head
     from qontext.training import checkpoint, metrics
 
     encoder.to("cpu")
@@ -279,7 +202,7 @@ def _save(
         initial = load_encoder(config.encoder, tokenizer=config.tokenizer, seed=config.seed)
         mix(encoder, initial, config.initial_share)
     with work.write_folder(".") as folder:
-        save_encoder(config, encoder, titles, folder)
+        _save_encoder(config, encoder, titles, folder)
         config.save_adapter(encoder.backbone, folder, config.encoder)
         if has_head:
             save_head(objective, folder)
@@ -288,6 +211,26 @@ def _save(
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
+    work.remove(CACHE)
+
+
+def model_card(config: PretrainConfig, summary: dict[str, Any], pooling: str, *, has_head: bool) -> str:
+    from qontext.models.save import VECTOR_OF, how_it_was_made
+
+    context = (
+        f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
+    )
+    return _CARD.format(
+        title=f"Encoder pre-trained with {config.method}",
+        method=config.method,
+        vector=VECTOR_OF[pooling],
+        similarity="dot product" if config.similarity == "dot" else "cosine",
+        context=context,
+        head="`head.safetensors` contains the training head; further pre-training continues from it."
+        if has_head
+        else "",
+        history=how_it_was_made(config, summary, "encoder", "passages"),
+    )
 
 
 def mix(encoder: Encoder, initial: Encoder, share: float) -> None:

@@ -28,9 +28,9 @@ _PREFIX = "base_model.model."
 _NAME = "default"
 
 
-def add(backbone: nn.Module, rank: int, alpha: float | None, seed: int) -> None:
-    """Freeze the backbone apart from a pooler, and add an adapter to each linear layer of its stack that is not frozen yet.
-    Default of α: twice the rank."""
+def add(backbone: nn.Module, rank: int, seed: int) -> None:
+    """Freeze the backbone apart from a pooler, and add an adapter to each linear layer of its stack.
+    α is twice the rank."""
     if find_spec("peft") is None:
         raise missing_extra("peft", "lora", "--lora-rank")
     if _layers(backbone):  # in an earlier phase
@@ -42,14 +42,14 @@ def add(backbone: nn.Module, rank: int, alpha: float | None, seed: int) -> None:
         for lists, stack in backbone.named_modules()
         if isinstance(stack, nn.ModuleList)
         for inner, one in stack.named_modules()
-        if isinstance(one, nn.Linear) and one.weight.requires_grad
+        if isinstance(one, nn.Linear)
     ]
     if not names:
         raise QontextError(
             f"{type(backbone).__name__} has no linear layers for adapters", remedy="Remove --lora-rank."
         )
     settings: Any = {"target_modules": sorted(set(names)), "bias": "none", "lora_dropout": 0.0}
-    config = LoraConfig(r=rank, lora_alpha=alpha or 2 * rank, **settings)  # type: ignore[arg-type]
+    config = LoraConfig(r=rank, lora_alpha=2 * rank, **settings)
     pooler = [p for name, p in trained(backbone).items() if name.startswith("pooler.")]
     backbone.requires_grad_(False)
     with torch.random.fork_rng(devices=[]):

@@ -43,9 +43,6 @@ class TrainingConfig(DeviceConfig):
     weight_decay: Annotated[float, Advanced()] = Field(0.01, ge=0)
     """Weight decay of matrices (not of biases and norms)."""
 
-    clip: Annotated[float, Advanced()] = Field(1.0, gt=0)
-    """Maximum gradient norm."""
-
     dropout: Annotated[float | None, Advanced()] = Field(None, ge=0, lt=1)
     """Dropout rate of the model. Default: from its configuration."""
 
@@ -111,35 +108,21 @@ class AdaptedConfig(TrainingConfig):
 
     lora_rank: Annotated[int, Advanced()] = Field(0, ge=0, le=4096)
     """Train low-rank adapters (LoRA) of this rank beside the encoder's frozen weights, which takes a fraction of the memory
-    of weights, gradients and moments; they are merged when it is saved. Set --lr to about ten times that of full training.
-    0: train all weights. Extra: lora."""
-
-    lora_alpha: Annotated[float | None, Advanced()] = Field(None, gt=0)
-    """With --lora-rank: the scale of the adapters is this, divided by the rank. Default: twice the rank."""
-
-    keep_adapter: Annotated[bool, Advanced()] = False
-    """With --lora-rank: also write the adapter alone, to the folder adapter/ of the result, in peft's format."""
-
-    @model_validator(mode="after")
-    def _has_a_rank(self) -> Self:
-        if not self.lora_rank and (self.keep_adapter or self.lora_alpha is not None):
-            raise QontextError(
-                f"{'--keep-adapter' if self.keep_adapter else '--lora-alpha'} needs --lora-rank"
-            )
-        return self
+    of weights, gradients and moments; they are merged when it is saved, and also written to its folder adapter/ in peft's
+    format. Set --lr to about ten times that of full training. 0: train all weights. Extra: lora."""
 
     def add_adapters(self, backbone: Any, seed: int = 0) -> None:
         """Add the adapters to a backbone, if there are to be any; `seed` tells several of a training apart."""
         from qontext.training import adapters
 
         if self.lora_rank:
-            adapters.add(backbone, self.lora_rank, self.lora_alpha, self.seed + seed)
+            adapters.add(backbone, self.lora_rank, self.seed + seed)
 
     def save_adapter(self, backbone: Any, folder: Path, encoder: str) -> None:
-        """Write the adapter of a backbone into a model folder, if it is to be kept."""
+        """Write the adapter of a backbone into a model folder, if there is one."""
         from qontext.training import adapters
 
-        if self.keep_adapter:
+        if self.lora_rank:
             is_path = Path(encoder).expanduser().exists()
             adapters.save(backbone, folder / adapters.FOLDER, "" if is_path else encoder)
 

@@ -38,6 +38,10 @@ def learning_rate(step: int, steps: int, peak: float, warmup: float, schedule: s
     return peak * (1 + math.cos(math.pi * progress)) / 2 if schedule == "cosine" else peak
 
 
+MOST_GRADIENT = 1.0
+"""Maximum gradient norm."""
+
+
 class Optimizer:
     """AdamW with schedule and clipping; `steps` is the length of the schedule, `dtype` the format of matrix
     products."""
@@ -70,7 +74,7 @@ class Optimizer:
         """Clip the gradients, update the weights, clear the gradients; returns the gradient norm before clipping."""
         if self.scaler.is_enabled():
             self.scaler.unscale_(self.adamw)
-        norm = nn.utils.clip_grad_norm_(self.module.parameters(), self.config.clip)
+        norm = nn.utils.clip_grad_norm_(self.module.parameters(), MOST_GRADIENT)
         skip = (~torch.isfinite(norm)).float()
         if self.scaler.is_enabled():
             self.scaler.step(self.adamw)

@@ -9,15 +9,18 @@ Shapes: N rows, T tokens, H hidden size, K predicted positions, M rows of the wh
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
-import torch.nn.functional as F
-from pydantic import Field, model_validator
+from pydantic import Field
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from qontext.frame import config
+from qontext.frame import config, log
 from qontext.frame.errors import QontextError
+from qontext.frame.files import opening
 from qontext.models.encoder import Encoder
 from qontext.models.pooling import POOLINGS
 from qontext.pretrain.batches import Keys as Keys
@@ -26,6 +29,8 @@ from qontext.pretrain.objectives import METHODS
 from qontext.pretrain.texts import Text
 from qontext.training.batch import Output as Output
 from qontext.training.batch import TrainableModel
+
+HEAD = "head.safetensors"
 
 
 @dataclass(frozen=True)
@@ -40,34 +45,6 @@ class Common:
     has_queries: bool = False
     max_tokens: int | None = None
     """Maximum tokens of a text and the prompt before it. Default: the encoder's limit."""
-
-
-class Weights(config.Options):
-    """Options of methods with a head besides the encoder's own prediction."""
-
-    late_mlm_weight: float = Field(1.0, ge=0)
-    """Weight of the encoder's own masked language model loss; 0 disables it."""
-
-    head_weight: float = Field(1.0, ge=0)
-    """Weight of the loss of the condenser head or the decoder; 0 disables it."""
-
-    @model_validator(mode="after")
-    def _has_a_loss(self) -> Self:
-        self.check_weights()
-        return self
-
-    def check_weights(self) -> None:
-        """Refuse weights that disable all losses."""
-        if self.late_mlm_weight == self.head_weight == 0:
-            raise QontextError("late_mlm_weight and head_weight are both 0")
-        others = (getattr(self, name, 0.0) for name in ("contrastive_weight", "token_weight"))
-        check_masks(getattr(self, "encoder_mask", 1.0), self.head_weight, *others)
-
-
-def check_masks(rate: float, *others: float) -> None:
-    """Refuse a rate of 0 where the weights of all other losses than those of masked tokens are 0, too."""
-    if rate == 0 and not any(others):
-        raise QontextError("encoder_mask is 0, so no token is predicted, and the other losses are disabled")
 
 
 class Masks(config.Options):
@@ -86,11 +63,6 @@ class HeadLayers(config.Options):
     decoder_init: str = "random"
     """Initialization of the head's layers: random, or copies of encoder layers, such as 0,1 or 10,11."""
 
-    @model_validator(mode="after")
-    def _names_layers(self) -> Self:
-        self.copied_layers()
-        return self
-
     def layers(self, default: int) -> int:
         """The number of layers of the head."""
         copied = self.copied_layers()
@@ -100,17 +72,7 @@ class HeadLayers(config.Options):
         """The encoder layers to copy into the head, counted from 0; None for new ones."""
         if self.decoder_init == "random":
             return None
-        try:
-            numbers = tuple(int(part) for part in self.decoder_init.split(","))
-        except ValueError:
-            raise QontextError(
-                f"decoder_init = {self.decoder_init!r} is neither 'random' nor layer numbers such as '10,11'"
-            ) from None
-        if self.decoder_layers is not None and len(numbers) != self.decoder_layers:
-            raise QontextError(
-                f"decoder_init names {len(numbers)} layers, but decoder_layers is {self.decoder_layers}"
-            )
-        return numbers
+        return tuple(int(part) for part in self.decoder_init.split(","))
 
 
 Needs = Literal["output", "prediction", "masked", "layers", "next"]
@@ -146,8 +108,6 @@ class Objective(TrainableModel):
     default_context: ClassVar[str] = "rand"
     """The default context, if neither a context nor queries are set."""
     head_kind = ""
-    head_reads = ""
-    """The layer that feeds the head, if it can be chosen."""
     head: Any
     """The modules that are trained besides the encoder, of methods that have them."""
 
@@ -211,9 +171,9 @@ class Objective(TrainableModel):
         return last, self.vector(last, text.mask)
 
     def mlm(self, name: str, last_NTH: Tensor, text: Text) -> dict[str, Tensor]:
-        """w · CE(φ(h^L), label) with w = `late_mlm_weight`, under this name; nothing if the weight is 0. A decoder's labels
-        are the next tokens."""
-        weight, predicts = self.options.late_mlm_weight, self.encoder.predicts
+        """w · CE(φ(h^L), label) under this name, with w = `late_mlm_weight` or 1; nothing if w is 0. A decoder's
+        labels are the next tokens."""
+        weight, predicts = getattr(self.options, "late_mlm_weight", 1.0), self.encoder.predicts
         if weight == 0 or predicts == "nothing":
             return {}
         name = name if predicts == "masked" else name.replace("mlm", "lm")
@@ -222,9 +182,9 @@ class Objective(TrainableModel):
     def decode(
         self, name: str, vector_NH: Tensor, text: Text, rest_NTH: Tensor | None = None
     ) -> dict[str, Tensor]:
-        """w · CE(φ(head([h_x ; rest[1..n]])), label) with w = `head_weight`, under this name; nothing if the weight is 0.
-        The rest is E(x), the embeddings, unless it is given."""
-        weight = self.options.head_weight
+        """w · CE(φ(head([h_x ; rest[1..n]])), label) under this name, with w = `head_weight` or 1; nothing if w is 0. The
+        rest is E(x), the embeddings, unless it is given."""
+        weight = getattr(self.options, "head_weight", 1.0)
         if weight == 0:
             return {}
         rest_NTH = self.encoder.embed(self.read(text)) if rest_NTH is None else rest_NTH
@@ -232,22 +192,9 @@ class Objective(TrainableModel):
         return {name: weight * self.predict(decoded, text)}
 
     def represent(self, rows: MicroBatch) -> Tensor:
-        last, vector = self.encode(rows.encoder)
-        return self.contrasted(vector, last, rows.encoder)
-
-    def contrasted(self, vector_NH: Tensor, last_NTH: Tensor, text: Text) -> Tensor:
         """The vectors of texts [N, D] that the contrastive loss compares, after the dense layers of the folder."""
+        _, vector_NH = self.encode(rows.encoder)
         return self.encoder.project(vector_NH)
-
-    def vectors(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
-        """Texts' vectors [N, D], after the dense layers of the encoder's folder."""
-        (last,) = self.encoder(ids_NT, mask_NT)
-        return self.encoder.project(self.vector(last, mask_NT))
-
-    def compared(self, ids_NT: Tensor, mask_NT: Tensor) -> Tensor:
-        """Texts' vectors [N, H] whose dot product is the similarity that the encoder is saved with."""
-        vectors = self.vectors(ids_NT, mask_NT)
-        return F.normalize(vectors, dim=-1) if self.common.similarity == "cosine" else vectors
 
     def head_parameters(self) -> list[tuple[str, nn.Parameter]]:
         """The modules trained besides the encoder, by name."""
@@ -257,6 +204,36 @@ class Objective(TrainableModel):
         """Σ weight · CE(φ(h), label) over the predicted positions; φ is only computed there."""
         gathered_KH = hidden_NTH.flatten(0, 1)[text.positions]
         return self.encoder.mlm_loss(gathered_KH, text.labels, text.weights)
+
+
+def save_head(objective: Objective, folder: Path) -> None:
+    """Write the objective's head, if it has one, with its kind, so that later training can continue from it."""
+    weights = {n: p.detach().cpu().contiguous() for n, p in objective.head_parameters()}
+    if weights:
+        save_file(weights, folder / HEAD, {"kind": objective.head_kind})
+
+
+def load_head(objective: Objective, folder: Path) -> bool:
+    """Load the objective's head from `folder`, if it has the same kind; returns True if loaded."""
+    file, own = folder / HEAD, dict(objective.head_parameters())
+    if not own or not file.is_file():
+        return False
+    with opening(file, "a safetensors file with a head"), safe_open(file, framework="pt") as stored:
+        kind = (stored.metadata() or {}).get("kind")
+        weights = {name: stored.get_tensor(name) for name in stored.keys()}  # noqa: SIM118
+    if kind != objective.head_kind:
+        log.note(f"The head in {folder} is a {kind} head; a new {objective.head_kind} head is initialized.")
+        return False
+    if {n: p.shape for n, p in weights.items()} != {n: p.shape for n, p in own.items()}:
+        raise QontextError(
+            "the shapes of this head differ from the configured ones",
+            place=file,
+            remedy="Set --decoder-layers to the value used for that head.",
+        )
+    with torch.no_grad():
+        for name, parameter in own.items():
+            parameter.copy_(weights[name])
+    return True
 
 
 def with_first(first_NH: Tensor, rest_NTH: Tensor) -> Tensor:

@@ -17,15 +17,14 @@ Departure from the released code: with `vector = "mean"`, φ reads the mean vect
 from __future__ import annotations
 
 import math
-from typing import Literal, Self
+from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
-from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Masks, Needs, Objective, Output, check_masks
+from qontext.pretrain.objectives.base import Common, Masks, Needs, Objective, Output
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.texts import Bag
 
@@ -48,13 +47,6 @@ class BowOptions(Masks, Contrast):
     directions: Literal["auto", "both", "forward"] = "auto"
     """Predict words from each member of a pair, or only from the passage. Auto: both, unless contexts are, or may
     be, queries."""
-
-    @model_validator(mode="after")
-    def _has_a_loss(self) -> Self:
-        if self.late_mlm_weight == self.bow_weight == self.contrastive_weight == 0:
-            raise QontextError("all three loss weights are 0")
-        check_masks(self.encoder_mask, self.bow_weight, self.contrastive_weight)
-        return self
 
 
 class Bow(Contrasting, Objective):
@@ -89,7 +81,7 @@ class Bow(Contrasting, Objective):
         losses = self.mlm("encoder_mlm", last, text)
         if self.options.bow_weight > 0:
             losses["bow"] = self.weight() * bag_loss(self.encoder.mlm_logits(vector[bag.texts]), bag)
-        return Output(losses, self.contrasted(vector, last, text))
+        return Output(losses, self.encoder.project(vector))
 
     def weight(self) -> float:
         """w(t)."""

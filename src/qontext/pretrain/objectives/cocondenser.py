@@ -12,18 +12,18 @@ query-as-context.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout
-from qontext.pretrain.objectives.base import Common, Phase, check_masks
-from qontext.pretrain.objectives.condenser import Condenser, Head
+from qontext.pretrain.objectives.base import Common, HeadLayers, Phase
+from qontext.pretrain.objectives.condenser import Condenser, Weights
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 
 
-class CoCondenserOptions(Head, Contrast):
+class CoCondenserOptions(HeadLayers, Weights, Contrast):
     contrastive_weight: float = Field(1.0, ge=0)
     """Weight of the contrastive loss; 0 disables it."""
 
@@ -33,14 +33,11 @@ class CoCondenserOptions(Head, Contrast):
     condenser_steps: int = Field(0, ge=0)
     """Number of initial steps with the method condenser, so that the contrastive phase starts with a trained head."""
 
-    def check_weights(self) -> None:
+    @model_validator(mode="after")
+    def _has_a_loss(self) -> Self:
         if not any((self.late_mlm_weight, self.head_weight, self.contrastive_weight)):
             raise QontextError("all three loss weights are 0")
-        check_masks(self.encoder_mask, 0.0 if self.condenser_steps else self.contrastive_weight)
-        if self.condenser_steps:
-            super().check_weights()
-            if self.head_weight == 0:
-                raise QontextError("condenser_steps train a head, but head_weight is 0")
+        return self
 
 
 class CoCondenser(Contrasting, Condenser):

@@ -23,12 +23,12 @@ from torch import nn
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, HeadLayers, Masks, Needs, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, HeadLayers, Masks, Needs, Objective, Output
 from qontext.pretrain.objectives.contrast import Contrast, Contrasting
 from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
 
-class CotMaeOptions(HeadLayers, Weights, Masks, Contrast):
+class CotMaeOptions(HeadLayers, Masks, Contrast):
     decoder_mask: float = Field(0.45, ge=0, le=1)
     """Share of masked tokens in the decoder."""
 
@@ -42,15 +42,6 @@ class CotMaeOptions(HeadLayers, Weights, Masks, Contrast):
     directions: Literal["auto", "both", "forward"] = "auto"
     """Reconstruct each member of a pair from the other, or only the context from the passage. Auto: both,
     unless contexts are, or may be, queries. The contrastive loss needs both."""
-
-    @model_validator(mode="after")
-    def _starts_as_it_can(self) -> Self:
-        if self.decoder == "autoregressive" and self.decoder_init != "random":
-            raise QontextError(
-                "the autoregressive decoder cannot be initialized from the encoder's layers, because its blocks differ",
-                remedy="Remove --decoder-init.",
-            )
-        return self
 
     @model_validator(mode="after")
     def _encodes_what_it_contrasts(self) -> Self:
@@ -101,4 +92,4 @@ class CotMae(Contrasting, Objective):
         assert context is not None
         last, vector = self.encode(passage)
         losses = self.mlm("encoder_mlm", last, passage) | self.decode("context_mlm", vector, context)
-        return Output(losses, self.contrasted(vector, last, passage))
+        return Output(losses, self.encoder.project(vector))

@@ -7,12 +7,9 @@ Devlin et al. 2019, without next-sentence prediction.
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import config
-from qontext.frame.errors import QontextError
 from qontext.pretrain.batches import Layout, MicroBatch
 from qontext.pretrain.objectives.base import Common, Objective, Output
 
@@ -20,12 +17,6 @@ from qontext.pretrain.objectives.base import Common, Objective, Output
 class MlmOptions(config.Options):
     encoder_mask: float = Field(0.15, ge=0, le=1)
     """Share of masked tokens (at least one token)."""
-
-    @model_validator(mode="after")
-    def _masks(self) -> Self:
-        if self.encoder_mask == 0:
-            raise QontextError("encoder_mask is 0, so no token is predicted")
-        return self
 
 
 class Mlm(Objective):

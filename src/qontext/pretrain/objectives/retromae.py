@@ -25,13 +25,13 @@ from torch import Tensor, nn
 from qontext.models.encoder import Encoder
 from qontext.models.load import seeded
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Masks, Objective, Output, Weights, with_first
+from qontext.pretrain.objectives.base import Common, Masks, Objective, Output, with_first
 from qontext.pretrain.objectives.decoder import Settings, attend
 from qontext.pretrain.texts import Text
 from qontext.training.dropout import draw_uniform
 
 
-class RetroMaeOptions(Weights, Masks):
+class RetroMaeOptions(Masks):
     decoder_mask: float = Field(0.50, ge=0, le=1)
     """Share of tokens hidden from each position of the decoder."""
 
@@ -60,14 +60,12 @@ class RetroMae(Objective):
         return Output(losses, vector)
 
     def reconstruct(self, vector_NH: Tensor, text: Text) -> dict[str, Tensor]:
-        """L_dec, weighted; nothing if its weight is 0."""
-        if self.options.head_weight == 0:
-            return {}
+        """L_dec."""
         assert text.words is not None
         content = with_first(vector_NH, self.encoder.embed(text.ids))
         visible = self.head.sample(text.words, text.mask)
         decoded = self.head(vector_NH, self.encoder.positions(text.ids.shape[1]), content, visible)
-        return {"decoder_mlm": self.options.head_weight * self.predict(decoded, text)}
+        return {"decoder_mlm": self.predict(decoded, text)}
 
 
 class EnhancedDecoder(nn.Module):

@@ -13,13 +13,14 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from qontext.frame import config
 from qontext.models.encoder import Encoder
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, Objective, Output
 from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
 
 
-class SeedOptions(Weights):
+class SeedOptions(config.Options):
     encoder_mask: float = Field(0.15, ge=0, le=1)
     """Share of masked tokens in the encoder (at least one token). 0 disables the encoder's own predictions."""
 

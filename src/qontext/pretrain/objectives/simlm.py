@@ -26,12 +26,12 @@ from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.prediction import SCORES_PER_BLOCK
 from qontext.pretrain.batches import Layout, MicroBatch
-from qontext.pretrain.objectives.base import Common, HeadLayers, Needs, Objective, Output, Weights
+from qontext.pretrain.objectives.base import Common, HeadLayers, Needs, Objective, Output
 from qontext.pretrain.texts import Text
 from qontext.training.dropout import draw_uniform
 
 
-class SimLmOptions(HeadLayers, Weights):
+class SimLmOptions(HeadLayers):
     generator: Annotated[str, Input()]
     """The generator: a model folder or a Hub name with a masked-language-model head and the encoder's vocabulary, such
     as google/electra-base-generator."""
