@@ -137,8 +137,6 @@ def test_questions_from_a_pipe(adapted: Path) -> None:
     ]
     code, shown = call(adapted, typed="who bakes bread?\n")
     assert code == 0 and "1. oven" in shown
-    code, said = call(adapted, typed=b"who bakes bread?\nm\xfchle\n")
-    assert code == 2 and "standard input:2: is not UTF-8 text" in said
 
 
 def test_sub_queries_are_those_of_every_question(adapted: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +11,13 @@ from tests.adapt.conftest import finished, small_encoder  # noqa: F401
 
 from qontext import api
 from qontext.data.passage import Passage
-from qontext.data.places import Found
-from qontext.data.records import Hit
-from qontext.data.runs import Run, read_run
+from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
-from qontext.retrieve.ask import questions
 from qontext.retrieve.ask.evidence import matched_words
 from qontext.retrieve.ask.questions import SubQuery, joined, parse
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.fuse import hybrid
-from qontext.retrieve.searcher import Answer, Searcher, neighbors
+from qontext.retrieve.searcher import Searcher, neighbors
 
 TEXTS = ["The mill grinds flour for bread.", "A boat crosses the river.", "The oven bakes bread. It is hot."]
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
@@ -91,7 +87,7 @@ def test_parts_are_explained_by_their_ranks_and_the_nearest_sentence(finished: A
     assert answer.evidence.parts[-1].rank == 1
     assert answer.evidence.sentence in " ".join(answer.text.split())
     assert -1 <= (answer.evidence.similarity or 0) <= 1
-    assert Answer.from_json(json.loads(json.dumps(answer.as_json()))).evidence == answer.evidence
+    assert json.loads(json.dumps(answer.as_json()))["evidence"]["parts"][0]["part"] == "words"
 
 
 def test_the_best_sentence_is_named() -> None:
@@ -157,44 +153,6 @@ def test_a_long_document_takes_no_place_of_others(uneven: Path, tmp_path: Path) 
         run = read_run(out)
         assert list(run) == ["q1", "q2"], "in the order of the queries"
         assert [hit.passage for hit in run["q1"]] == documents and len(run["q2"]) == 5
-
-
-def test_documents_that_a_deeper_ranking_adds_are_below_the_first_ones() -> None:
-    """A deeper ranking has other scores, such as those of a fusion, which depend on the candidates."""
-    passages = [*(f"a{n}" for n in range(150)), *(f"b{n}" for n in range(150)), "c0", "d0"]
-
-    def ranked(queries: Mapping[str, str], k: int) -> Run:
-        order = passages if k <= 400 else passages[::-1]
-        return Run.of(Hit(query, id, float(-rank)) for query in queries for rank, id in enumerate(order[:k]))
-
-    def find(ids: set[str]) -> dict[str, Found]:
-        return {id: Found(Passage(id, "", id, id[0])) for id in ids}
-
-    for asked, shallow, expected in (
-        (1, 100, ["a0"]),
-        (2, 100, ["a0", "d0"]),
-        (4, 100, ["a0", "d0", "c0", "b149"]),
-    ):
-        depths: list[int] = []
-
-        def rank(queries: Mapping[str, str], k: int, depths: list[int] = depths) -> Run:
-            depths.append(k)
-            return ranked(queries, k)
-
-        run = questions.by_document(rank, {"q": "?"}, asked, find)
-        assert [hit.passage for hit in run["q"]] == expected
-        assert depths == ([shallow] if asked == 1 else [shallow, questions.DEEPEST])
-    assert [
-        hit.passage for hit in questions.by_document(ranked, {"q": "?"}, 9, find, renamed=True)["q"]
-    ] == list("adcb")
-
-
-def test_documents_are_looked_for_no_deeper_than_an_index_server_ranks(
-    uneven: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(questions, "DEEPEST", 100)
-    (answer,) = Searcher(uneven / "made").search("lamp", k=5, group="document")
-    assert answer.document == "long"
 
 
 def test_neighbors_are_those_of_the_document(folder: Path) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +9,7 @@ import pytest
 from qontext import Run, api, fuse
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
+from qontext.retrieve.fuse import FuseConfig, RankedRows, tuned
 
 FIRST = "q Q0 a 1 9 x\nq Q0 b 2 5 x\nq Q0 c 3 1 x\n"
 SECOND = "q Q0 c 1 0.4 x\nq Q0 d 2 0.2 x\nr Q0 a 1 7 x\n"
@@ -45,17 +47,6 @@ def test_weights_are_tuned_on_judgments_and_passed_on(runs: list[Path], tmp_path
     passed = api.fuse(both, method="minmax", weights_from=tuned, out=tmp_path / "p")
     by_hand = api.fuse(both, method="minmax", weights=[0, 1], out=tmp_path / "g")
     assert passed.digest == by_hand.digest == tuned.digest
-    with pytest.raises(QontextError, match="both --weights and --weights-from"):
-        api.fuse(both, method="minmax", weights=[1, 0], weights_from=tuned, out=tmp_path / "o")
-
-
-def test_weights_are_for_their_rank_constant(runs: list[Path], tmp_path: Path) -> None:
-    (tmp_path / "dev.tsv").write_text("q\td\t1\n")
-    both = [str(r) for r in runs]
-    tuned = api.fuse(both, tune=tmp_path / "dev.tsv", rank_constant=10, out=tmp_path / "t")
-    with pytest.raises(QontextError, match="its weights are for --rank-constant 10"):
-        api.fuse(both, weights_from=tuned, out=tmp_path / "p")
-    assert api.fuse(both, weights_from=tuned, rank_constant=10, out=tmp_path / "p").digest == tuned.digest
 
 
 @pytest.mark.parametrize(
@@ -64,8 +55,6 @@ def test_weights_are_for_their_rank_constant(runs: list[Path], tmp_path: Path) -
         ({"weights": [1]}, "got 1 weights for 2 runs"),
         ({"weights": [-1, 2]}, "weights must not be negative"),
         ({"weights": [0, 0]}, "weights must not be negative"),
-        ({"weights": [1, 1], "tune": "qrels"}, "remove --weights"),
-        ({"tune": "qrels", "measure": "nDCG@10 MRR"}, "--measure names one measure"),
     ],
 )
 def test_bad_weights_are_told(
@@ -91,7 +80,17 @@ def test_runs_in_memory_are_fused_as_by_the_command(
     )
     with pytest.raises(QontextError, match="got 1 weights for 2 runs"):
         fuse(runs, [1.0])
-    with pytest.raises(QontextError, match="at least two runs"):
-        fuse(runs[:1])
     with pytest.raises(QontextError, match="unknown method 'mean'"):
         fuse(runs, method="mean")  # type: ignore[arg-type]
+
+
+def test_all_weights_on_the_grid_are_tried(runs: list[Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[Any] = []
+    rows = RankedRows([Run.read(runs[number % 2]) for number in range(3)], "zscore")
+    fused = rows.fused
+    monkeypatch.setattr(rows, "fused", lambda weights, k: tried.append(weights) or fused(weights, k))
+    (runs[0].parent / "dev.tsv").write_text("q\td\t1\n")
+    config = FuseConfig(runs=("a", "b", "c"), tune=str(runs[0].parent / "dev.tsv"))
+    tuned(rows, config)
+    grid = itertools.product(range(11), repeat=3)
+    assert sorted(tried) == sorted(tuple(n / 10 for n in parts) for parts in grid if sum(parts) == 10)

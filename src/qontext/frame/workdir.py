@@ -148,8 +148,9 @@ class Workdir:
 
 def as_json(value: Any, indent: int | None = None) -> str:
     """The value as readable JSON; as ASCII if it names a file whose name is not UTF-8."""
-    text = json.dumps(value, indent=indent, ensure_ascii=False)
-    return text if printable(text) == text else json.dumps(value, indent=indent)
+    form: dict[str, Any] = {"indent": indent, "default": lambda one: one.as_json()}
+    text = json.dumps(value, ensure_ascii=False, **form)
+    return text if printable(text) == text else json.dumps(value, **form)
 
 
 def _open_like(folder: Path, *files: Path) -> None:

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
-from pydantic import Field, FiniteFloat, model_validator
+from pydantic import Field, FiniteFloat
 
 from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from qontext.data.runs import Run
 
 Method = Literal["rrf", "minmax", "zscore"]
-RUN = "run.trec"
+RUN, STEPS = "run.trec", 10
+"""STEPS is the resolution of weights in tuning."""
 
 
 class FuseConfig(StageConfig):
@@ -51,34 +52,25 @@ class FuseConfig(StageConfig):
     measure: str = "nDCG@10"
     """Measure to maximize in tuning."""
 
-    steps: int = Field(10, ge=1, le=100)
-    """Grid resolution of tuning: weights are multiples of 1 / steps."""
-
-    rank_constant: float = Field(60, ge=0)
-    """Constant added to ranks by rrf."""
-
     k: int = Field(1_000, ge=1)
     """Passages per query."""
-
-    @model_validator(mode="after")
-    def _one_measure(self) -> Self:
-        from qontext.evaluation.measures import parse
-
-        if self.tune is not None and len(parse(self.measure)) != 1:
-            raise QontextError(f"--measure names one measure to tune for, not {self.measure!r}")
-        return self
 
 
 def run(config: FuseConfig, work: Workdir) -> dict[str, Any]:
     from qontext.data.runs import read_run, write_run
 
-    runs = [read_run(path) for path in config.runs]
-    rows = RankedRows(runs, config.method, config.rank_constant)
-    tuning: dict[str, Any] = {}
+    rows = RankedRows([read_run(path) for path in config.runs], config.method)
+    weights, tuning = config.weights, dict[str, Any]()
     if config.tune:
         weights, tuning = tuned(rows, config)
-    else:
-        weights = _given_weights(config)
+    elif config.weights_from:
+        fusion = artifacts.open_artifact(config.weights_from, verb="fuse")
+        weights = tuple(fusion.summary.take("weights", list[FiniteFloat]))
+        if fusion.config["method"] != config.method:
+            raise QontextError(
+                f"its weights are for --method {fusion.config['method']}", place=config.weights_from
+            )
+    weights = _checked(weights, len(config.runs))
     fused = rows.fused(weights, config.k)
     with work.write(RUN) as path:
         write_run(fused, path, tag=config.method)
@@ -90,7 +82,6 @@ def fuse(
     weights: Sequence[float] = (),
     *,
     method: Method = "rrf",
-    rank_constant: float = 60,
     k: int = 1_000,
 ) -> Run:
     """Fuse several runs into one.
@@ -99,7 +90,6 @@ def fuse(
         runs: Runs, as a `Run` or query → passage → score, TREC run files, or output directories of a search.
         weights: Weight of each run. Default: equal weights.
         method: ``rrf``, reciprocal rank fusion, or fusion of scores with ``minmax`` or ``zscore`` normalization.
-        rank_constant: Constant added to ranks by rrf.
         k: Passages per query.
 
     >>> bm25 = Run.of([Hit("q", "p1", 9.0), Hit("q", "p2", 8.0)])
@@ -109,11 +99,8 @@ def fuse(
     """
     from qontext.data.load import as_run
 
-    choose(method, get_args(Method), "method")
-    opened = [as_run(one) for one in runs]
-    if len(opened) < 2:
-        raise QontextError("fusion needs at least two runs", remedy="Add another run.")
-    return RankedRows(opened, method, rank_constant).fused(_checked(tuple(weights), len(opened)), k)
+    rows = RankedRows([as_run(one) for one in runs], choose(method, get_args(Method), "method"))
+    return rows.fused(_checked(tuple(weights), len(runs)), k)
 
 
 class RankedRows:
@@ -121,7 +108,7 @@ class RankedRows:
     distinct (query, passage) pairs.
     """
 
-    def __init__(self, runs: Sequence[Run], method: Method, rank_constant: float) -> None:
+    def __init__(self, runs: Sequence[Run], method: str) -> None:
         import numpy as np
 
         self.queries = list(dict.fromkeys(itertools.chain.from_iterable(runs)))
@@ -135,7 +122,7 @@ class RankedRows:
             pairs.append(query * len(self.ids) + passage)
         self.pairs, group = np.unique(np.concatenate(pairs), return_inverse=True)  # [G], [R]
         self.groups = np.split(group, np.cumsum([len(p) for p in pairs])[:-1])
-        self.scores = [_comparable(one, method, rank_constant) for one in runs]
+        self.scores = [_comparable(one, method) for one in runs]
 
     def fused(self, weights: Sequence[float], k: int) -> Run:
         import numpy as np
@@ -151,51 +138,28 @@ class RankedRows:
 
 def hybrid(runs: Sequence[Run], weights: Sequence[float], k: int) -> Run:
     """The runs of different systems for the same queries, fused by standardized scores."""
-    return RankedRows(runs, "zscore", 60).fused(weights, k)
+    return RankedRows(runs, "zscore").fused(weights, k)
 
 
 def tuned(rows: RankedRows, config: FuseConfig) -> tuple[tuple[float, ...], dict[str, Any]]:
-    """The weights on the grid, with sum one, that maximize the measure; of equal ones, the most even."""
+    """The weights that maximize the measure, of all multiples of .1 with sum one; of equal ones, the most even."""
     import numpy as np
 
     from qontext.data.collection import read_qrels
     from qontext.evaluation.measures import measure, parse
 
-    if config.weights or config.weights_from:
-        raise QontextError("--tune chooses the weights; remove --weights")
-    assert config.tune
-    qrels, measures = read_qrels(config.tune), parse(config.measure)
-    (name,) = measures
+    qrels, measures, runs = read_qrels(str(config.tune)), parse(config.measure), len(config.runs)
+    name = next(iter(measures))
     trials = []
-    for parts in itertools.product(range(config.steps + 1), repeat=len(config.runs)):
-        if sum(parts) == config.steps:
-            weights = tuple(part / config.steps for part in parts)
-            value = measure(rows.fused(weights, config.k), qrels, measures).means[name]
-            trials.append((value, -float(np.std(weights)), weights))
+    for bars in itertools.combinations(range(STEPS + runs - 1), runs - 1):
+        # Bars split STEPS stars into a part for each run.
+        parts = np.diff([-1, *bars, STEPS + runs - 1]) - 1
+        weights = tuple((parts / STEPS).tolist())
+        value = measure(rows.fused(weights, config.k), qrels, measures).means[name]
+        trials.append((value, -float(np.std(weights)), weights))
     value, _, weights = max(trials)
     alone = {path: next(v for v, _, w in trials if w[i] == 1.0) for i, path in enumerate(config.runs)}
     return weights, {"tuned_on": config.tune, name: round(value, 6), "alone": alone}
-
-
-def _given_weights(config: FuseConfig) -> tuple[float, ...]:
-    weights = config.weights
-    if config.weights_from:
-        if weights:
-            raise QontextError(
-                "both --weights and --weights-from are specified", remedy="Remove one of them."
-            )
-        fusion = artifacts.open_artifact(config.weights_from, verb="fuse")
-        weights = tuple(fusion.summary.take("weights", list[FiniteFloat]))
-        if fusion.config["method"] != config.method:
-            raise QontextError(
-                f"its weights are for --method {fusion.config['method']}", place=config.weights_from
-            )
-        if config.method == "rrf" and fusion.config["rank_constant"] != config.rank_constant:
-            raise QontextError(
-                f"its weights are for --rank-constant {fusion.config['rank_constant']:g}",
-                place=config.weights_from,
-            )
-    return _checked(weights, len(config.runs))
 
 
 def _checked(weights: tuple[float, ...], runs: int) -> tuple[float, ...]:
@@ -208,12 +172,12 @@ def _checked(weights: tuple[float, ...], runs: int) -> tuple[float, ...]:
     return weights
 
 
-def _comparable(one: Run, method: Method, rank_constant: float) -> np.ndarray[Any, Any]:
+def _comparable(one: Run, method: str) -> np.ndarray[Any, Any]:
     """[R] the normalized score of each row of the run."""
     import numpy as np
 
     if method == "rrf":
-        ranked: np.ndarray[Any, Any] = 1.0 / (rank_constant + 1 + one.row_ranks())
+        ranked: np.ndarray[Any, Any] = 1.0 / (61 + one.row_ranks())
         return ranked
     starts, counts = one.starts[:-1], np.diff(one.starts)
     least, greatest = one.scores[one.starts[1:] - 1], one.scores[starts]

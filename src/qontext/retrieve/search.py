@@ -21,7 +21,7 @@ from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.retrieve.ask import outside
-from qontext.retrieve.ask.questions import GroupBy, by_document
+from qontext.retrieve.ask.questions import DEPTHS, GroupBy, by_document
 from qontext.retrieve.directory import fingerprint_of, is_adapted
 from qontext.retrieve.index import How
 from qontext.retrieve.index.lexical import Bm25Options, LexicalIndex
@@ -139,7 +139,8 @@ class Search(Parts[RetrieveConfig]):
     def plan(self) -> list[Part]:
         count = len(self.queries)
         is_whole = self.config.system is not None or self._is_for_one_process()
-        size = max(count, 1) if is_whole else size_for(count, self.config.k)
+        deep = self.config.k if self.config.group == "passage" else max(self.config.k, DEPTHS[2])
+        size = max(count, 1) if is_whole else size_for(count, deep)
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
 
     def open(self) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
@@ -64,10 +64,10 @@ class Answer:
 
     def as_json(self) -> dict[str, Any]:
         """The answer as JSON, with its place as fields and as text."""
-        own = {name: getattr(self, name) for name in _NAMES}
-        own |= {name: value for name in _OPTIONAL if (value := getattr(self, name)) not in ("", None)}
-        own |= {} if self.evidence is None else {"evidence": self.evidence.as_json()}
-        return {**own, **self.place.as_json(), **({"place": str(self.place)} if str(self.place) else {})}
+        own = {name: value for name, value in vars(self).items() if value or name not in _OPTIONAL}
+        own |= {**self.place.as_json(), "place": str(self.place)}
+        own |= {"evidence": self.evidence.as_json()} if self.evidence else {}
+        return {name: value for name, value in own.items() if value or name != "place"}
 
     @property
     def metadata(self) -> dict[str, Any]:
@@ -75,15 +75,6 @@ class Answer:
         own = self.as_json()
         del own["text"]
         return {**own.pop("metadata", {}), **own, "id": self.id}
-
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Answer:
-        """The inverse of `as_json`."""
-        place = {name: fields[name] for name in Place._fields if name in fields}
-        place["headings"] = tuple(place.get("headings", ()))
-        names = (*_NAMES, *(name for name in _OPTIONAL if name in fields))
-        found = Evidence.from_json(fields["evidence"]) if "evidence" in fields else None
-        return cls(**{name: fields[name] for name in names}, place=Place(**place), evidence=found)
 
     def row(self) -> dict[str, object]:
         """The answer as a row of a table."""
@@ -109,9 +100,8 @@ class Answers(list[Answer]):
         return html.table([{name: row[name] for name in used} for row in rows])
 
 
-_OPTIONAL = ("sentence", "before", "after")
-_NAMES = [one.name for one in fields(Answer) if one.name not in ("place", "evidence", *_OPTIONAL)]
-"""The fields of an answer, apart from its place, which has fields of its own, and those that may be empty."""
+_OPTIONAL = ("sentence", "before", "after", "evidence")
+"""The fields that may be empty."""
 
 
 class Searcher:

@@ -75,7 +75,7 @@ def ask(config: SearchConfig) -> dict[str, Any]:
     if config.bm25:
         searcher.system = System(words=True)
     if config.question is None:
-        result: dict[str, Any] = converse(searcher, config)
+        result: dict[str, Any] = {"questions": list(converse(searcher, config))}
     else:
         result = {"answers": answer(searcher, config.question, config)}
     if config.vectors and is_documents(config.directory):
@@ -83,108 +83,73 @@ def ask(config: SearchConfig) -> dict[str, Any]:
     return result
 
 
-def answer(searcher: Searcher, question: str, config: SearchConfig) -> list[dict[str, Any]]:
-    """Answer one question: show the passages, and return them as JSON."""
+def answer(searcher: Searcher, question: str, config: SearchConfig) -> Answers:
+    """Answer one question, and show the passages."""
     question = joined(question, config.also)
-    names = ("group", "explain", "min_score", "context")
-    settings: dict[str, Any] = {name: getattr(config, name) for name in names}
-    answers = searcher.search(question, config.k, config.where, **settings)
-    if config.files:
-        show_files(searcher, answers)
-    else:
-        show(question, answers, config.where if config.min_score is None else ())
-    return [one.as_json() for one in answers]
+    answers = searcher.search(
+        question,
+        config.k,
+        config.where,
+        group=config.group,
+        explain=config.explain,
+        min_score=config.min_score,
+        context=config.context,
+    )
+    if log.is_shown():
+        with log.results():
+            if config.files:
+                paths = (searcher.collection.path_of(one.place) or one.document for one in answers)
+                print(*dict.fromkeys(paths), sep="\n")
+            else:
+                show(question, answers)
+    return answers
 
 
-def show_files(searcher: Searcher, answers: list[Answer]) -> None:
-    """Print the paths of the files of the answers, each once; of a document that is no file, its id."""
-    if not log.is_shown():
-        return
-    path_of = getattr(searcher.collection, "path_of", lambda place: None)
-    shown = dict.fromkeys(str(path_of(one.place) or one.place.file or one.document) for one in answers)
-    with log.results():
-        for path in shown:
-            print(path)
-
-
-def converse(searcher: Searcher, config: SearchConfig) -> dict[str, Any]:
-    """Answer questions until the input ends; the model stays loaded. An error in one question does not stop it."""
-    questions = []
-    for question in _questions():
-        try:
-            questions.append({"question": question, "answers": answer(searcher, question, config)})
-        except QontextError as error:
-            if not sys.stdin.isatty():
-                raise
-            log.warn(str(error))
-    return {"questions": questions}
-
-
-def _questions() -> Iterator[str]:
-    """The non-empty lines of the input; on a terminal with a prompt, line editing and a history."""
-    if not sys.stdin.isatty():
-        for number, line in enumerate(sys.stdin.buffer, start=1):
-            try:
-                question = line.decode("utf-8-sig").strip()
-            except UnicodeDecodeError as error:
-                place = f"standard input:{number}"
-                raise QontextError(f"is not UTF-8 text: {error.reason}", place=place) from None
-            if question:
-                yield question
-        return
-    with contextlib.suppress(ImportError):  # Python may be built without it
-        import readline  # noqa: F401 -- gives `input` its history
-    log.note("Ask a question; an empty line or Ctrl-D ends.")
+def converse(searcher: Searcher, config: SearchConfig) -> Iterator[dict[str, Any]]:
+    """Answer questions until the input ends; the model stays loaded. A terminal has a prompt with a history, which an error
+    in one question does not stop."""
+    is_terminal = sys.stdin.isatty()
+    if is_terminal:
+        with contextlib.suppress(ImportError):  # Python may be built without it
+            import readline  # noqa: F401 -- gives `input` its history
+        log.note("Ask a question; an empty line or Ctrl-D ends.")
     while True:
         try:
-            line = input("> ").strip()
+            question = input("> " if is_terminal else "").strip()
         except EOFError:
             return
-        if not line:
+        if not question and is_terminal:
             return
-        yield line
+        try:
+            if question:
+                yield {"question": question, "answers": answer(searcher, question, config)}
+        except QontextError as error:
+            if not is_terminal:
+                raise
+            log.warn(str(error))
 
 
-def show(question: str, answers: list[Answer], where: Sequence[str] = ()) -> None:
+def show(question: str, answers: Answers) -> None:
     """Print the passages: title, place, snippet."""
-    if not log.is_shown():
-        return
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    heads = captions(answers)
     table = Table.grid(padding=(0, 1))
     table.add_column(justify="right", style="cyan")
     table.add_column(overflow="fold")
-    for one in answers:
-        head, below = heads[one.rank - 1]
+    for one, (head, below) in zip(answers, captions(answers)):
+        snippet = Text(visible(one.snippet))
+        if one.sentence not in ("", one.snippet):
+            snippet.highlight_words([one.sentence], "bold")
+        details = [one.before, one.after, *(one.evidence.lines() if one.evidence else ())]
         table.add_row("", "")
         table.add_row(f"{one.rank}.", Text(visible(head), style="bold"))
-        if below:
-            table.add_row("", Text(visible(below), style="dim"))
-        table.add_row("", _highlighted(one))
-        for text in (one.before, one.after):
-            if text:
-                table.add_row("", Text(visible(text), style="dim"))
-        for line in one.evidence.lines() if one.evidence else ():
-            table.add_row("", Text(visible(line), style="dim"))
-    with log.results():
-        console = Console(markup=False, emoji=False, highlight=False)
-        console.print(Text(visible(question), style="bold"))
-        none = "No passage that meets --where was found." if where else "No passage was found."
-        console.print(table if answers else none)
-
-
-def _highlighted(answer: Answer) -> Any:
-    """The snippet with its best sentence in bold."""
-    from rich.text import Text
-
-    shown = Text(visible(answer.snippet))
-    start = answer.snippet.find(answer.sentence) if answer.sentence != answer.snippet else -1
-    if answer.sentence and start >= 0:
-        shown.stylize("bold", start, start + len(answer.sentence))
-    return shown
+        for line in filter(None, (below, snippet, *details)):
+            table.add_row("", line if line is snippet else Text(visible(line), style="dim"))
+    console = Console(markup=False, emoji=False, highlight=False)
+    console.print(Text(visible(question), style="bold"))
+    console.print(table if answers else "No passage was found.")
 
 
 def captions(answers: Sequence[Answer]) -> list[tuple[str, str]]:
@@ -203,8 +168,9 @@ def captions(answers: Sequence[Answer]) -> list[tuple[str, str]]:
 
 
 def _returned(summary: Mapping[str, Any]) -> Answers:
-    """The answers to a question as objects."""
-    return Answers(Answer.from_json(answer) for answer in summary.get("answers", ()))
+    """The answers to a question."""
+    answers: Answers = summary.get("answers", Answers())
+    return answers
 
 
 COMMAND = Report(

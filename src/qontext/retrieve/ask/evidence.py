@@ -59,13 +59,6 @@ class Evidence:
             own |= {"sentence": self.sentence, "similarity": self.similarity}
         return own
 
-    @classmethod
-    def from_json(cls, fields: Mapping[str, Any]) -> Evidence:
-        """The inverse of `as_json`."""
-        words = {row["word"]: row["weight"] for row in fields.get("words", ())}
-        parts = tuple(FoundBy(**part) for part in fields["parts"])
-        return cls(parts, words, fields.get("sentence", ""), fields.get("similarity"))
-
     def lines(self) -> list[str]:
         """The evidence for people, a line for each part that says more than its rank."""
         ranks = ", ".join(f"{part.part} {'–' if part.rank is None else part.rank}" for part in self.parts)

@@ -26,11 +26,9 @@ if TYPE_CHECKING:
 
 By = Literal["words", "meaning", "hypothetical"]
 GroupBy = Literal["passage", "document"]
-DEEPER, DEEPEST = 4, 16_384
-"""Times as many passages as documents are ranked, and, if these are of too few documents, how many passages: as deep as
-every index server goes."""
-_ROWS = 1 << 24
-"""Passages that are ranked at once for documents."""
+DEPTHS = 10, 1_000, 16_384
+"""For documents, so many times as many passages are ranked, at least and at most so many: as deep as every index server
+goes."""
 _ALL = "all"
 _LINE = re.compile(rf"\s*({'|'.join(get_args(By))}|{_ALL}):\s*(\S.*)", re.IGNORECASE | re.DOTALL)
 
@@ -134,36 +132,17 @@ def by_document(
     *,
     renamed: bool = False,
 ) -> Run:
-    """The best passage of each of the best k documents, or, `renamed`, the document itself. A query whose passages are of
-    fewer documents is ranked once more, deeper, for further documents, which follow the first ones."""
+    """The best passage of each of the best k documents among `DEPTHS` passages, or, `renamed`, the document itself."""
     from qontext.data.runs import Run
 
-    best: dict[str, dict[str, Hit]] = {query: {} for query in queries}
-    documents: dict[str, str] = {}
-    left = list(queries)
-    for depth in sorted({first := max(DEEPER * k, CANDIDATES), max(first, DEEPEST)}):
-        short, size = [], max(1, _ROWS // depth)
-        for start in range(0, len(left), size):
-            run = rank({query: queries[query] for query in left[start : start + size]}, depth)
-            found = find({*run.ids.tolist()} - documents.keys())
-            documents |= {id: one.passage.doc for id, one in found.items()}
-            for query in run:
-                further: dict[str, Hit] = {}
-                for hit in run[query]:
-                    document = documents[hit.passage]
-                    if document not in best[query]:
-                        further.setdefault(document, hit._replace(passage=document) if renamed else hit)
-                best[query] |= _below(list(best[query].values()), further)
-                if len(best[query]) < k and len(run[query]) >= depth:
-                    short.append(query)
-        left = short
-    return Run.of(hit for of_query in best.values() for hit in list(of_query.values())[:k])
-
-
-def _below(first: Sequence[Hit], further: Mapping[str, Hit]) -> dict[str, Hit]:
-    """Further hits with scores below those of the first ones: a deeper ranking has scores of its own."""
-    if not first or not further:
-        return dict(further)
-    last, highest = first[-1].score, max(hit.score for hit in further.values())
-    drop = max(0.0, highest - last) + 1e-4 * max(1.0, abs(last))
-    return {document: hit._replace(score=hit.score - drop) for document, hit in further.items()}
+    times, least, most = DEPTHS
+    run = rank(queries, max(k, min(most, max(times * k, least))))
+    found = find({*run.ids.tolist()})
+    hits: list[Hit] = []
+    for query in run:
+        best: dict[str, Hit] = {}
+        for hit in run[query]:
+            document = found[hit.passage].passage.doc
+            best.setdefault(document, hit._replace(passage=document) if renamed else hit)
+        hits += list(best.values())[:k]
+    return Run.of(hits)
