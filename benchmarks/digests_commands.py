@@ -94,7 +94,7 @@ STAGES = {
     "search-where": f"retrieve encode --data labeled --split dev --k 20 --where lang=de {COMPUTING}",
     "search.trec": f"retrieve encode --data labeled --split dev --k 20 --limit 5 {COMPUTING}",
     "fuse": "fuse search words",
-    "fuse-zscore": "fuse search words --method zscore --tune labeled/qrels/dev.tsv --steps 4",
+    "fuse-zscore": "fuse search words --method zscore --tune labeled/qrels/dev.tsv",
     "rerank": f"rerank search --reranker train-reranker --data labeled {COMPUTING}",
     "rerank-tokens": f"rerank search --tokens encode-bits --data labeled {COMPUTING}",
     "evaluate": "evaluate rerank labeled --split dev",

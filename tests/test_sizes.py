@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 49141,
+    "LINES": 49035,
     "MODULES": 286,
-    "TEST_LINES": 39898,
+    "TEST_LINES": 39853,
     "MANUAL_WORDS": 24536,
     "RESULT_WORDS": 20177,
 }

@@ -541,8 +541,6 @@ def fuse(
     tune: str | Path | Artifact | None = None,
     weights_from: str | Path | Artifact | None = None,
     measure: str = 'nDCG@10',
-    steps: int = 10,
-    rank_constant: float = 60,
     k: int = 1000,
     trust: bool = False,
     overwrite: bool = False,
