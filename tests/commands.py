@@ -138,7 +138,7 @@ COMMANDS: dict[str, Settings] = {
     "export": {"source": "@vectors"},
     "push": {"directory": "@encoder", "repository": "someone/encoder", "scores": ["@scores"], "dry_run": True},
     "fuse": {"runs": ["@ranks.trec", "@run"], "k": 5},
-    "fuse:tuned": {"runs": ["@ranks.trec", "@run"], "tune": "@set/qrels/test.tsv", "steps": 2},
+    "fuse:tuned": {"runs": ["@ranks.trec", "@run"], "tune": "@set/qrels/test.tsv"},
     "rerank": {"run": "@ranks.trec", "reranker": ["@reranker"], "data": "@set", "k": 2, "device": "cpu"},
     "evaluate": MADE["scores-of-ranks"][1],
     "evaluate:file": {"run": "@ranks.trec", "qrels": "@set/qrels/test.tsv", "measures": "nDCG@10"},
