@@ -6,6 +6,9 @@
     L_cmlm = CE(φ(dec), B)
     L      = L_smlm + L_cmlm + w_co · L_co, averaged over A→B and B→A    (for queries as contexts: A→B only)
 
+Each CE is the mean over the masked tokens of a batch, as in the released code; the paper's equations sum over them, where a
+short query's decoder would weigh as much less as it has fewer tokens.
+
 Wu et al. 2022 (CoT-MAE), equations 4–8; with queries as contexts this is QaC-CoT-MAE (Wu et al. 2023), whose released
 code runs the autoregressive decoder instead: nothing masked, the next token predicted at each place.
 
