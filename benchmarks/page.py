@@ -239,7 +239,7 @@ def adapt(content: dict[str, Any]) -> Rows:
         rows.append([f"… minus {SYSTEMS[system]} (not tested)", *shown])
     for number in ("0", "30", "100"):
         cells = [_score(row["regret"][number]) if number in row["regret"] else "–" for row in of.values()]
-        name = f"regret with {number} real questions" if number != "0" else "regret without labels"
+        name = f"regret with {number} labeled questions" if number != "0" else "regret without labels"
         rows.append([name, *cells, _score(content["mean"]["regret"][number])])
     return rows
 
