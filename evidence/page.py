@@ -40,8 +40,7 @@ from systems import (
 
 from qontext.evaluation import plots
 from qontext.evaluation.comparison import Difference, SystemScores, format_p, holm, with_spread
-from qontext.evaluation.page import Plot, ReportBlock, to_page
-from qontext.evaluation.tables import Cell, Row, Table, to_markdown
+from qontext.evaluation.tables import Cell, Plot, ReportBlock, Row, Table, to_markdown, to_page
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -142,7 +142,7 @@ COMMANDS: dict[str, Settings] = {
     "rerank": {"run": "@ranks.trec", "reranker": ["@reranker"], "data": "@set", "k": 2, "device": "cpu"},
     "evaluate": MADE["scores-of-ranks"][1],
     "evaluate:file": {"run": "@ranks.trec", "qrels": "@set/qrels/test.tsv", "measures": "nDCG@10"},
-    "compare": {"runs": ["@ranks.trec", "@run"], "qrels": "@set", "data": "@set", "permutations": 100},
+    "compare": {"runs": ["@ranks.trec", "@run"], "qrels": "@set", "data": "@set"},
     "report": {"runs": ["@scores", "@scores-of-ranks"], "data": "@set"},
     "adapt": ADAPT,
     "adapt:labels": {**ADAPT, "labels": "@set"},

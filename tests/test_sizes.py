@@ -18,11 +18,11 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 49035,
-    "MODULES": 286,
-    "TEST_LINES": 39853,
-    "MANUAL_WORDS": 24536,
-    "RESULT_WORDS": 20177,
+    "LINES": 48807,
+    "MODULES": 284,
+    "TEST_LINES": 39844,
+    "MANUAL_WORDS": 24528,
+    "RESULT_WORDS": 20112,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
 fall: whoever adds a line takes one away."""

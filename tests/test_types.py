@@ -26,7 +26,7 @@ scores = CrossEncoder("reranker").score([("question", text)])
 again: list[qontext.Passage] = load_passages(api.split("docs.jsonl", out="passages"))
 fused: Run = qontext.rerank(qontext.fuse([run, "b.trec"]), {"q": "question"}, passages, "reranker")
 negatives: list[str] = qontext.mine(fused, "data")[0].negatives
-digest: str = evaluate("b.trec", "data", out="scores").digest
+digest: str = api.evaluate("b.trec", "data", out="scores").digest
 reasons: list[str] = api.adapt("docs.jsonl").verdict.sentences
 plan: dict[str, object] = api.adapt("docs.jsonl", dry_run=True)
 """
@@ -49,7 +49,7 @@ PROGRAMS = {
     "wrong_commands": COMMANDS.replace("max_tokens=128", "max_token=128").replace('"fp32"', '"fp8"'),
 }
 COMPLAINTS = {
-    "wrong_library": ['Unexpected keyword argument "top"', 'No overload variant of "evaluate"'],
+    "wrong_library": ['Unexpected keyword argument "top"', 'Argument 3 to "evaluate" has incompatible type'],
     "wrong_commands": ['Unexpected keyword argument "max_token"', 'Argument "precision" to "pretrain"'],
 }
 

@@ -597,7 +597,39 @@ def push(
 ) -> dict[str, Any]:
     """Push a model to the Hugging Face Hub."""
 
-from qontext.evaluation.evaluate import evaluate as evaluate
+@overload
+def evaluate(
+    run: str | Path | Artifact,
+    qrels: str | Path | Artifact,
+    *,
+    out: str | Path,
+    split: str = 'test',
+    measures: str = '',
+    relevant: int | None = None,
+    passages: str | Path | Artifact | None = None,
+    patterns: bool = False,
+    next_run: str | Path | Artifact | None = None,
+    trust: bool = False,
+    overwrite: bool = False,
+) -> Artifact:
+    """Score a run against judgments."""
+
+@overload
+def evaluate(
+    run: str | Path | Artifact,
+    qrels: str | Path | Artifact,
+    *,
+    out: None = None,
+    split: str = 'test',
+    measures: str = '',
+    relevant: int | None = None,
+    passages: str | Path | Artifact | None = None,
+    patterns: bool = False,
+    next_run: str | Path | Artifact | None = None,
+    trust: bool = False,
+    overwrite: bool = False,
+) -> dict[str, Any]:
+    """Score a run against judgments."""
 
 from qontext.evaluation.compare import compare as compare
 

@@ -90,12 +90,10 @@ def test_a_generator_of_ones_own_is_planned_with(
 
 
 def test_a_t5_model_writes_the_queries(reports: Path, small_encoder: Path, tmp_path: Path) -> None:
-    from qontext.queries.train_generator import PRESETS, GeneratorPreset, from_scratch
+    from qontext.queries.train_generator import from_scratch
 
     texts = [json.loads(line)["text"] for line in reports.read_text().splitlines()[:3]]
-    PRESETS["test"] = GeneratorPreset(1, 32, 2)
-    model, tokenizer = from_scratch("test", texts, 120, seed=1)
-    del PRESETS["test"]
+    model, tokenizer = from_scratch(1, 32, 2, texts, 120, seed=1)
     for part in (model, tokenizer):
         part.save_pretrained(str(tmp_path / "t5"))
     api.adapt(

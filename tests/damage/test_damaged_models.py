@@ -16,7 +16,7 @@ from qontext.models.cross_encoder import CrossEncoder
 from qontext.models.encoder import load_encoder
 from qontext.models.language import load_seq2seq, seq2seq_folder
 from qontext.models.retriever import Retriever
-from qontext.queries.train_generator import GeneratorPreset, from_model, from_scratch
+from qontext.queries.train_generator import from_scratch
 
 
 def read_seq2seq(name: str) -> None:
@@ -29,7 +29,6 @@ LOADERS: dict[str, Callable[[str], Any]] = {
     "cross-encoder": lambda name: CrossEncoder(name, device="cpu", precision="fp32"),
     "classifier": lambda name: load_classifier(name, 0, None),
     "generator": read_seq2seq,
-    "start of a generator": lambda name: from_model(name, 0),
 }
 BERT_LIKE = [name for name in LOADERS if name != "generator"]
 
@@ -47,9 +46,7 @@ def models(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Pa
     torch.manual_seed(0)
     pairs = BertForSequenceClassification(BertConfig(**sizes, max_position_embeddings=64, num_labels=1))
     causal = Qwen3Model(Qwen3Config(**sizes, num_key_value_heads=2, head_dim=8, vocab_size=len(tokenizer)))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(from_scratch.__globals__["PRESETS"], "test", GeneratorPreset(1, 32, 2))
-        generator, words = from_scratch("test", ["a river runs past a mill of stone"] * 9, 60, seed=1)
+    generator, words = from_scratch(1, 32, 2, ["a river runs past a mill of stone"] * 9, 60, seed=1)
     for name, model, own in (
         ("cross-encoder", pairs, tokenizer),
         ("causal", causal, tokenizer),

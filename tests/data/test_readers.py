@@ -21,7 +21,6 @@ from qontext.evaluation.answers import read_questions
 from qontext.finetune.negatives import groups
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.frame.errors import QontextError
-from qontext.queries.generators.file import read_queries_by_passage
 from qontext.retrieve.inputs import judgments
 
 Reader = Callable[[Path], Any]
@@ -34,7 +33,6 @@ READERS: dict[str, Reader] = {
     "qrels": read_qrels,
     "labels": lambda path: read_labels(str(path)),
     "questions": read_questions,
-    "by passage": lambda path: list(read_queries_by_passage(path)),
     "candidates": read_candidates,
     "groups": lambda path: list(read_groups(path)),
     "run": read_run,
@@ -47,7 +45,6 @@ LINES = {
     "queries": '{"_id": ID, "text": TEXT}',
     "labels": '{"passage": ID, "query": TEXT}',
     "questions": '{"id": ID, "question": TEXT, "answers": ["a"]}',
-    "by passage": '{"passage": ID, "queries": [TEXT]}',
     "candidates": '{"qid": ID, "neg": {"bm25": [TEXT]}}',
 }
 
@@ -152,7 +149,6 @@ COLUMNS: dict[str, dict[str, list[Any]]] = {
     "passages": {"id": ["1", "2"], "title": ["", "t"], "text": ["a", "b"], "doc": ["1", "2"]},
     "queries": {"id": ["1", "2"], "text": ["a", "b"]},
     "judgments": {"passage": ["1", "1"], "query": ["a", "b"], "number": [0, 1]},
-    "by passage": {"id": ["1", "2"], "queries": [["a"], ["b"]]},
     "groups": {
         "query": ["1", "2"],
         "text": ["a", "b"],
@@ -160,7 +156,7 @@ COLUMNS: dict[str, dict[str, list[Any]]] = {
         "negatives": [["2"], []],
     },
 }
-IDS = {"passages": "id", "queries": "id", "judgments": "passage", "by passage": "id", "groups": "query"}
+IDS = {"passages": "id", "queries": "id", "judgments": "passage", "groups": "query"}
 
 
 def parquet(path: Path, columns: dict[str, Any]) -> Path:

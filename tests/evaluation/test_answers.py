@@ -22,6 +22,7 @@ from qontext.evaluation.answers import (
     token_matcher,
     tokens,
 )
+from qontext.evaluation.evaluate import evaluate
 from qontext.frame.errors import QontextError
 
 
@@ -138,6 +139,4 @@ def test_what_is_no_measure_of_answers_is_one_sentence(measure: str, tmp_path: P
     (tmp_path / "asked.jsonl").write_text('{"question": "who?", "answers": ["he"]}\n')
     (tmp_path / "passages.tsv").write_text("p\tit is he\n")
     with pytest.raises(QontextError, match="cannot be computed from answers"):
-        api.evaluate(
-            tmp_path / "run.trec", tmp_path / "asked.jsonl", measure, passages=tmp_path / "passages.tsv"
-        )
+        evaluate(tmp_path / "run.trec", tmp_path / "asked.jsonl", measure, passages=tmp_path / "passages.tsv")

@@ -31,7 +31,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_means_over_all_judged_queries(files: tuple[Path, Path]) -> None:
-    summary = api.evaluate(*files, measures="MRR@10 Success@1").summary
+    summary = evaluate(*files, measures="MRR@10 Success@1").summary
     assert summary["measures"] == {"MRR@10": pytest.approx(0.5), "Success@1": pytest.approx(1 / 3)}
     assert (summary["queries"], summary["queries_without_results"]) == (3, 1)
     assert summary["queries_of_the_run_without_judgments"] == 1
@@ -54,7 +54,7 @@ def test_kept_values_per_query(files: tuple[Path, Path], tmp_path: Path) -> None
 
 def test_a_search_directory_is_a_run(files: tuple[Path, Path]) -> None:
     run, qrels = files
-    assert api.evaluate(run.parent, qrels).summary == api.evaluate(run, qrels).summary
+    assert evaluate(run.parent, qrels).summary == evaluate(run, qrels).summary
 
 
 def test_the_threshold_reaches_measures_and_curves(files: tuple[Path, Path], tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_the_threshold_reaches_measures_and_curves(files: tuple[Path, Path], tmp
 def test_trec_dl_counts_grades_from_2(shared_data, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     qrels = shared_data("msmarco_trecdl") / "qrels.dl19-passage.txt.gz"
     (tmp_path / "r.trec").write_text("19335 Q0 1017759 1 1.0 x\n")
-    summary = api.evaluate(tmp_path / "r.trec", qrels).summary
+    summary = evaluate(tmp_path / "r.trec", qrels).summary
     assert summary["benchmark"] == "trec-dl-2019"
     assert summary["queries"] == 43
     assert {"nDCG@10", "MRR(rel=2)@10"} <= set(summary["measures"])
@@ -77,7 +77,7 @@ def test_a_query_that_is_a_passage_does_not_find_itself(shared_data, tmp_path: P
     qrels = shared_data("msmarco_trecdl") / "qrels.beir-v1.0.0-arguana.test.txt.gz"
     query, right = "test-environment-aeghhgwpe-pro02a", "test-environment-aeghhgwpe-pro02b"
     (tmp_path / "r.trec").write_text(f"{query} Q0 {query} 1 9.0 x\n{query} Q0 {right} 2 8.0 x\n")
-    summary = api.evaluate(tmp_path / "r.trec", qrels, measures="nDCG@10").summary
+    summary = evaluate(tmp_path / "r.trec", qrels, measures="nDCG@10").summary
     assert summary["measures"]["nDCG@10"] == pytest.approx(1 / 1406)
 
 
@@ -85,7 +85,7 @@ def test_answers(tmp_path: Path) -> None:
     (tmp_path / "psgs.tsv").write_text("p1\tRome is old\np2\tOslo is cold\n")
     (tmp_path / "q.qa.csv").write_text("where?\t['Rome']\nand?\t['Bergen']\nnone?\t['x']\n")
     (tmp_path / "r.trec").write_text("0 Q0 p2 1 2.0 x\n0 Q0 p1 2 1.0 x\n1 Q0 p2 1 1.0 x\n")
-    evaluation = api.evaluate(
+    evaluation = evaluate(
         tmp_path / "r.trec",
         tmp_path / "q.qa.csv",
         passages=tmp_path / "psgs.tsv",
@@ -94,9 +94,9 @@ def test_answers(tmp_path: Path) -> None:
     assert evaluation.summary["measures"] == {"Answer@1": 0, "Answer@2": pytest.approx(1 / 3)}
     assert evaluation.summary["queries_without_results"] == 1
     with pytest.raises(QontextError, match="Add --passages"):
-        api.evaluate(tmp_path / "r.trec", tmp_path / "q.qa.csv")
+        evaluate(tmp_path / "r.trec", tmp_path / "q.qa.csv")
     with pytest.raises(QontextError, match="'MRR@10' cannot be computed from answers"):
-        api.evaluate(
+        evaluate(
             tmp_path / "r.trec", tmp_path / "q.qa.csv", passages=tmp_path / "psgs.tsv", measures="MRR@10"
         )
 
@@ -127,9 +127,7 @@ def test_a_report_of_answers_has_no_examples(files: tuple[Path, Path], tmp_path:
 )
 def test_judgments_in_memory_are_checked(files: tuple[Path, Path], qrels: object, message: str) -> None:
     with pytest.raises(QontextError, match=message):
-        evaluate(files[0], qrels, "MRR@10")  # type: ignore[call-overload]
-    with pytest.raises(QontextError, match="at least 1, not 0"):
-        evaluate(files[0], files[1], "MRR@10", relevant=0)
+        evaluate(files[0], qrels, "MRR@10")  # type: ignore[arg-type]
 
 
 def test_ids_in_memory_may_be_numbers() -> None:
@@ -168,7 +166,7 @@ def test_what_is_wrong_is_said(tmp_path: Path, run: str, qrels: str, message: st
     (tmp_path / "r.trec").write_text(run)
     (tmp_path / "q.txt").write_text(qrels)
     with pytest.raises(QontextError, match=message):
-        api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
+        evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
 
 
 @pytest.mark.parametrize(
@@ -187,15 +185,15 @@ def test_what_is_odd_is_warned_of(
 ) -> None:
     (tmp_path / "r.trec").write_text(run)
     (tmp_path / "q.txt").write_text(QRELS)
-    api.evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
+    evaluate(tmp_path / "r.trec", tmp_path / "q.txt")
     assert message in capsys.readouterr().err
 
 
 def test_a_threshold_above_all_grades(files: tuple[Path, Path]) -> None:
     with pytest.raises(QontextError, match="the minimum relevant grade is 3, the highest grade is 2"):
-        api.evaluate(*files, relevant=3)
+        evaluate(*files, relevant=3)
 
 
 def test_graded_judgments_are_noted(files: tuple[Path, Path], capsys: pytest.CaptureFixture[str]) -> None:
-    api.evaluate(*files)
+    evaluate(*files)
     assert "graded up to 2: MRR, recall and MAP count every grade from 1" in capsys.readouterr().err

@@ -32,8 +32,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from qontext import api
 from qontext.adapt.judgments import about_judgments, corrected
+from qontext.evaluation.compare import compare
+from qontext.evaluation.comparison import Comparison
 from qontext.evaluation.evaluate import per_query
 from qontext.evaluation.ppi import AS_MANY, LEVEL, SIGMA
 from qontext.frame import log
@@ -183,11 +184,12 @@ def judge(
     }
     split = "test" if "test" in splits else splits[0]
     compared = {name: _compared(steps, name, measured_systems) for name in splits}
-    counts = {name: int(result["queries"]) for name, result in compared.items()}
+    counts = {name: len(result.queries) for name, result in compared.items()}
     means = {name: scores[split][name][MEASURE] for name in systems}
     judgments, undecided = corrected(steps.parent, people or split, measured_systems, MEASURE)
-    measured, decided = Measured(means, compared[split]["pairs"], counts[split], split != "generated"), split
-    differences = [{"split": name, **pair} for name, result in compared.items() for pair in result["pairs"]]
+    pairs = {name: [asdict(pair) for pair in result] for name, result in compared.items()}
+    measured, decided = Measured(means, pairs[split], counts[split], split != "generated"), split
+    differences = [{"split": name, **pair} for name, own in pairs.items() for pair in own]
     found = {name: evidence(_values(steps, name, systems), is_real=name != "generated") for name in splits}
     if judgments is not None:
         scores, counts = {JUDGED: judgments.scores(MEASURE), **scores}, {JUDGED: judgments.judged, **counts}
@@ -215,11 +217,11 @@ def _values(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
     return {name: per_query(open_artifact(steps / f"score-{name}-{split}"))[1][MEASURE] for name in systems}
 
 
-def _compared(steps: Path, split: str, systems: list[str]) -> dict[str, Any]:
+def _compared(steps: Path, split: str, systems: list[str]) -> Comparison:
     """The paired tests of all systems on one split."""
     with log.warnings_only():
         runs = {name: steps / f"{name}-{split}" for name in systems}
-        return api.compare(runs, steps / "holdout" / "measured", MEASURE, split=split, examples=0).as_json()
+        return compare(runs, steps / "holdout" / "measured", MEASURE, split=split)
 
 
 def choose(expected: Mapping[str, float]) -> str:

@@ -14,7 +14,7 @@ from pydantic import Field
 
 from qontext.evaluation.evaluate import judgments, note_grades, scored_run, threshold
 from qontext.frame import log
-from qontext.frame.config import Input, Seed, StageConfig
+from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
 from qontext.frame.files import StrPath
 from qontext.frame.stages import Report
@@ -49,30 +49,22 @@ class CompareConfig(StageConfig):
     """A folder in BEIR's layout with the texts of queries and passages for the examples. Default: the folder
     of --qrels."""
 
-    examples: Annotated[int, Field(ge=0)] = 5
-    """Number of queries to show with the largest gains and losses between the first two systems, each with the first
-    passage of every system."""
-
-    permutations: Annotated[int, Field(ge=100)] = 10_000
-    """Number of draws of the randomization test and of the bootstrap."""
-
-    seed: Seed = 42
-    """Random seed."""
-
     table: Literal["plain", "markdown", "latex"] = "plain"
     """Print the means, with letters for the systems that each one beats, as a table for Markdown or LaTeX."""
 
 
 def run(settings: CompareConfig) -> dict[str, Any]:
+    from qontext.evaluation.tables import to_latex, to_markdown
+
     comparison = compare(
         settings.runs, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
-        data=settings.data, examples=settings.examples, permutations=settings.permutations, seed=settings.seed,
+        data=settings.data,
     )  # fmt: skip
     if settings.table == "plain":
         _show(comparison)
     elif log.is_shown():
         with log.results():
-            print(comparison.markdown() if settings.table == "markdown" else comparison.latex())
+            print((to_markdown if settings.table == "markdown" else to_latex)(comparison.table()))
     return comparison.as_json()
 
 
@@ -84,9 +76,6 @@ def compare(
     split: str = "test",
     relevant: int | None = None,
     data: StrPath | None = None,
-    examples: int = 5,
-    permutations: int = 10_000,
-    seed: int = 42,
 ) -> Comparison:
     """Test the difference of every two systems on every measure.
 
@@ -98,9 +87,6 @@ def compare(
             the command line: run files or output directories of a search, ``NAME=PATH`` to name one.
         qrels, measures, split, relevant: As for `evaluate`.
         data: A folder in BEIR's layout with the texts of the examples. Default: the folder of `qrels`.
-        examples: Number of queries with the largest gains and losses between the first two systems.
-        permutations: Draws of the randomization test and of the bootstrap.
-        seed: Seed of the draws.
 
     >>> qrels = {f"q{n}": {"p": 1} for n in range(8)}
     >>> best = Run.of([Hit(query, "p", 1.0) for query in qrels])
@@ -111,8 +97,7 @@ def compare(
     >>> pair.a, pair.b, pair.difference.mean, pair.is_significant()
     ('worse', 'best', 0.5, True)
     """
-    from qontext.evaluation.comparison import Comparison, SystemScores, compare_systems
-    from qontext.evaluation.examples import tops
+    from qontext.evaluation.comparison import Comparison, SystemScores, compare_systems, tops
 
     groups = _groups(runs)
     judged = judgments(qrels, split)
@@ -128,10 +113,9 @@ def compare(
     folder = data or (qrels if isinstance(qrels, str | os.PathLike) and Path(qrels).is_dir() else None)
     return Comparison(
         systems,
-        compare_systems(systems, tested, permutations=permutations, seed=seed),
+        compare_systems(systems, tested),
         queries,
         firsts,
-        examples,
         judged.benchmark.name if judged.benchmark else None,
         None if folder is None else os.fspath(folder),
     )
@@ -188,7 +172,7 @@ def system_names(own_names: Sequence[str], paths: Sequence[Sequence[str]]) -> li
 
 
 def _show(comparison: Comparison) -> None:
-    from qontext.evaluation.examples import example_rows
+    from qontext.evaluation.comparison import example_rows
 
     several = any(len(system.seeds) > 1 for system in comparison.systems)
     log.show_rows("Means" + (" ± standard deviation over seeds" if several else ""), comparison.mean_rows())

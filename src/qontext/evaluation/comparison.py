@@ -8,16 +8,19 @@ distribution of scores. Intervals are those of the bootstrap; p values of severa
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
-from qontext.evaluation.examples import QueryExample, Tops, examples_of
+from qontext.data.collection import Qrels, read_passages, read_queries
+from qontext.data.runs import Run
 from qontext.evaluation.measures import Floats
-from qontext.evaluation.tables import Cell, Row, Table, to_latex, to_markdown
+from qontext.evaluation.tables import Cell, Row, Table
 from qontext.frame import html
 
 _BLOCK_CELLS = 4_000_000  # random numbers in memory at a time
@@ -177,17 +180,14 @@ class Pair:
         return html.table([self.row()])
 
 
-def compare_systems(
-    systems: Sequence[SystemScores], measures: Sequence[str], *, permutations: int = 10_000, seed: int = 42
-) -> list[Pair]:
+def compare_systems(systems: Sequence[SystemScores], measures: Sequence[str]) -> list[Pair]:
     """Every pair of systems on every measure. The p values of a measure are corrected together by Holm's procedure, so
     they do not depend on which other measures are shown."""
     pairs = []
     for measure in measures:
         rows = []
         for a, b in itertools.combinations(systems, 2):
-            values = a.per_query(measure), b.per_query(measure)
-            rows.append((a.name, b.name, difference(*values, permutations=permutations, seed=seed)))
+            rows.append((a.name, b.name, difference(a.per_query(measure), b.per_query(measure))))
         corrected = holm([diff.p for _, _, diff in rows])
         pairs += [Pair(measure, a, b, diff, p) for (a, b, diff), p in zip(rows, corrected)]
     return pairs
@@ -204,9 +204,100 @@ def marks(systems: Sequence[SystemScores], pairs: Sequence[Pair], measure: str) 
     return {name: "".join(sorted(losers)) for name, losers in beaten.items()}
 
 
+EXAMPLES, SHOWN = 5, 160
+"""Queries with the largest gains, and with the largest losses, that are shown; characters of a passage in a table."""
+Tops = Mapping[str, tuple[str, bool]]
+"""query → its first passage, and whether that is judged relevant."""
+
+
+def tops(run: Run, qrels: Qrels, relevant: int) -> dict[str, tuple[str, bool]]:
+    """query → its first passage, and whether that is judged relevant. Ties are broken as in the measures."""
+    found = {}
+    for q, query in enumerate(run.queries):
+        passages, scores = run.rows(q)
+        with np.errstate(over="ignore"):
+            single = scores.astype(np.float32)
+        top = max(passages[: int((single == single[0]).sum())])
+        found[query] = (top, qrels.get(query, {}).get(top, 0) >= relevant)
+    return found
+
+
+@dataclass(frozen=True)
+class First:
+    """A system's value for a query, its first passage with its text, and its relevance."""
+
+    system: str
+    value: float
+    passage: str | None
+    right: bool
+    text: str | None = None
+
+
+@dataclass(frozen=True)
+class QueryExample:
+    """A query on which two systems differ, and the first passage of every system."""
+
+    query: str
+    text: str | None
+    difference: float
+    first: Sequence[First]
+
+
+def examples_of(
+    queries: Sequence[str],
+    values: Mapping[str, Floats],
+    firsts: Mapping[str, Tops],
+    data: str | None = None,
+) -> list[QueryExample]:
+    """The queries that gain most from the first to the second of the systems, then those that lose most, ties by query id;
+    `values` and `firsts` are those of each system, `data` is a labeled folder with the texts."""
+    a, b, *_ = values
+    delta = values[b] - values[a]
+    order = sorted(range(len(queries)), key=lambda i: (-abs(delta[i]), queries[i]))
+    chosen = [i for i in order if delta[i] > 0][:EXAMPLES] + [i for i in order if delta[i] < 0][:EXAMPLES]
+    ids = {firsts[name].get(queries[i], ("", False))[0] for i in chosen for name in values}
+    texts, asked = dict[str | None, str](), dict[str, str]()
+    if data is not None and chosen:
+        asked = read_queries(data)
+        found = (p for p in read_passages(data) if p.id in ids)
+        texts |= {p.id: " — ".join(filter(None, (p.title, p.text))) for p in found}
+    examples = []
+    for i in chosen:
+        of = {name: firsts[name].get(queries[i], (None, False)) for name in values}
+        first = [
+            First(name, float(values[name][i]), top, right, texts.get(top))
+            for name, (top, right) in of.items()
+        ]
+        examples.append(QueryExample(queries[i], asked.get(queries[i]), float(delta[i]), first))
+    return examples
+
+
+def example_rows(examples: Sequence[QueryExample], measure: str) -> list[dict[str, Any]]:
+    """A row for each query and system: its value, and its first passage, marked if relevant. Passages that look alike are
+    told apart by their ids."""
+    shown = {
+        first.passage: textwrap.shorten(first.text or first.passage or "no results", SHOWN, placeholder=" …")
+        for example in examples
+        for first in example.first
+    }
+    repeated = Counter(shown.values())
+    return [
+        {
+            "query": (example.text or example.query) if number == 0 else "",
+            "system": first.system,
+            measure: f"{first.value:.3f}",
+            "": "✓" if first.right else "✗",
+            "first_passage": f"{first.passage}: " * (repeated[shown[first.passage]] > 1)
+            + shown[first.passage],
+        }
+        for example in examples
+        for number, first in enumerate(example.first)
+    ]
+
+
 @dataclass(frozen=True, eq=False)
-class Comparison(Sequence[Pair]):
-    """The differences of every two systems on every measure, as a sequence of `Pair`s, with the systems themselves.
+class Comparison:
+    """The differences of every two systems on every measure, as `Pair`s, with the systems themselves.
 
     The largest gains and losses between the first two systems are examples: each has the first passage of every system.
     """
@@ -215,7 +306,6 @@ class Comparison(Sequence[Pair]):
     pairs: Sequence[Pair]
     queries: Sequence[str]
     firsts: Sequence[Tops]
-    most_examples: int = 5
     benchmark: str | None = None
     data: str | None = None
     """The labeled folder with the texts of the examples."""
@@ -231,21 +321,15 @@ class Comparison(Sequence[Pair]):
 
     @cached_property
     def examples(self) -> list[QueryExample]:
-        a, b = self.systems[:2]
-        systems = {
-            s.name: (s.per_query(self.measures[0]), first) for s, first in zip(self.systems, self.firsts)
-        }
-        return examples_of(self.queries, systems, a.name, b.name, count=self.most_examples, data=self.data)
+        values = {s.name: s.per_query(self.measures[0]) for s in self.systems}
+        firsts = dict(zip(values, self.firsts))
+        return examples_of(self.queries, values, firsts, self.data)
 
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Pair]: ...
-    def __getitem__(self, index: int | slice) -> Pair | Sequence[Pair]:
+    def __iter__(self) -> Iterator[Pair]:
+        return iter(self.pairs)
+
+    def __getitem__(self, index: int) -> Pair:
         return self.pairs[index]
-
-    def __len__(self) -> int:
-        return len(self.pairs)
 
     def mean_rows(self) -> list[dict[str, str]]:
         """The means as rows of a table, with standard deviations over seeds."""
@@ -257,12 +341,6 @@ class Comparison(Sequence[Pair]):
     def table(self) -> Table:
         """The means × 100, the best of each measure, and letters for the systems that each one beats significantly."""
         return means_table(self.systems, self.pairs, self.measures, f"{len(self.queries):,} queries, × 100")
-
-    def markdown(self) -> str:
-        return to_markdown(self.table())
-
-    def latex(self) -> str:
-        return to_latex(self.table())
 
     def as_json(self) -> dict[str, Any]:
         """The result of `qontext compare --json`."""
@@ -298,7 +376,7 @@ def means_table(
             text = f"{100 * mean:.1f}" + (f" ± {100 * spread:.1f}" if spread is not None else "")
             is_best = round(100 * mean, 1) == best[measure] and not measure.startswith("Judged")
             cells.append(Cell(text, marks(systems, pairs, measure)[system.name], is_best))
-        table.rows.append(Row(tuple(cells), is_ours=True))
+        table.rows.append(Row(tuple(cells)))
     if len(systems) > 1:
         table.notes.append(
             "A superscript letter: significantly better than that system (paired randomization test, Holm's "

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Annotated, Any, overload
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 from typing_extensions import TypedDict
@@ -18,7 +18,6 @@ from qontext.frame import log
 from qontext.frame.artifacts import Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError
-from qontext.frame.execution import command
 from qontext.frame.files import StrPath
 from qontext.frame.stages import Report, Stage
 
@@ -94,13 +93,12 @@ def show(settings: EvaluateConfig) -> dict[str, Any]:
     """Print the scores."""
     scores = evaluate(
         settings.run, settings.qrels, settings.measures, split=settings.split, relevant=settings.relevant,
-        passages=settings.passages, patterns=settings.patterns, next_run=settings.next_run,
+        passages=settings.passages, patterns=settings.patterns,
     )  # fmt: skip
     log.show_table("evaluate", scores.summary)
     return scores.summary
 
 
-@overload
 def evaluate(
     run: AnyRun,
     qrels: Qrels | StrPath,
@@ -110,37 +108,7 @@ def evaluate(
     relevant: int | None = None,
     passages: StrPath | None = None,
     patterns: bool = False,
-    next_run: StrPath | None = None,
-    out: None = None,
-    overwrite: bool = False,
-) -> Scores: ...
-@overload
-def evaluate(
-    run: StrPath,
-    qrels: StrPath,
-    measures: str | Sequence[str] = (),
-    *,
-    split: str = "test",
-    relevant: int | None = None,
-    passages: StrPath | None = None,
-    patterns: bool = False,
-    next_run: StrPath | None = None,
-    out: StrPath,
-    overwrite: bool = False,
-) -> Artifact: ...
-def evaluate(
-    run: AnyRun,
-    qrels: Qrels | StrPath,
-    measures: str | Sequence[str] = (),
-    *,
-    split: str = "test",
-    relevant: int | None = None,
-    passages: StrPath | None = None,
-    patterns: bool = False,
-    next_run: StrPath | None = None,
-    out: StrPath | None = None,
-    overwrite: bool = False,
-) -> Scores | Artifact:
+) -> Scores:
     """Score a run by judgments, or by answer strings.
 
     Args:
@@ -153,11 +121,6 @@ def evaluate(
         relevant: Minimum relevant grade for all measures except nDCG. Default: the benchmark's, else 1.
         passages: Passages, needed to find answers in their texts.
         patterns: Answers are regular expressions rather than strings.
-        out: Write the scores of all queries, and curves, into this directory, and return it; run and judgments are then
-            paths.
-        next_run: With `out`: run of the next stage's retriever; adds nb-recall, the share of its top results that the run
-            contains.
-        overwrite: Replace a directory of other settings.
 
     >>> run = Run.of([Hit("q1", "p1", 2.0), Hit("q1", "p2", 1.0), Hit("q2", "p3", 1.0)])
     >>> scores = evaluate(run, {"q1": {"p2": 1}, "q2": {"p3": 1}}, "MRR@10 R@100")
@@ -166,12 +129,6 @@ def evaluate(
     >>> dict(zip(scores.queries, scores.values["MRR@10"].tolist()))
     {'q1': 0.5, 'q2': 1.0}
     """
-    if out is not None:
-        artifact: Artifact = command("evaluate")(
-            run, qrels, measures=_joined(measures), split=split, relevant=relevant, passages=passages, patterns=patterns,
-            next_run=next_run, out=out, overwrite=overwrite,
-        )  # fmt: skip
-        return artifact
     return _scores(run, qrels, measures, split, relevant, passages, patterns)[0]
 
 
@@ -234,10 +191,7 @@ def score(run: Run, judged: Judged, names: str = "", relevant: int | None = None
     """Score a run with the benchmark's conventions; returns the scores and the run as scored."""
     from qontext.evaluation import measures
 
-    benchmark = judged.benchmark
-    lowest = threshold(judged, relevant)
-    if lowest < 1:
-        raise QontextError(f"the minimum relevant grade is at least 1, not {lowest}")
+    benchmark, lowest = judged.benchmark, threshold(judged, relevant)
     run = as_scored(run, judged)
     parsed = measures.parse(names or (benchmark.measures if benchmark else measures.DEFAULT), relevant=lowest)
     scores = measures.measure(run, judged.qrels, parsed, relevant=lowest)

@@ -12,10 +12,6 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ParamSpec
 
-import numpy as np
-
-from qontext.evaluation.measures import Floats
-
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -74,62 +70,6 @@ def intervals(values: Mapping[str, tuple[float, float, float]], measure: str) ->
     axes.tick_params(axis="y", length=0)
     axes.spines["left"].set_visible(False)
     axes.set_xlabel(measure)
-    return figure
-
-
-@_styled
-def scatter(a: Floats, b: Floats, names: tuple[str, str], measure: str) -> Figure:
-    """Every query as a point: its score under A and under B. Points above the diagonal gain."""
-    figure, axes = _figure(3.3)
-    pairs, counts = np.unique(np.stack([a, b], axis=1).round(4), axis=0, return_counts=True)
-    better = np.sign(pairs[:, 1] - pairs[:, 0]).astype(int)
-    for sign, color in ((0, "#8c8c8c"), (1, COLORS[2]), (-1, COLORS[6])):
-        is_side = better == sign
-        sizes = 10 + 90 * np.sqrt(counts[is_side] / counts.max())
-        axes.scatter(
-            100 * pairs[is_side, 0], 100 * pairs[is_side, 1], s=sizes, color=color, alpha=0.55, linewidths=0
-        )
-    axes.plot([0, 100], [0, 100], color=_INK, linewidth=0.6, alpha=0.5)
-    axes.set_xlabel(f"{measure}, {_text(names[0], 26)}")
-    axes.set_ylabel(f"{measure}, {_text(names[1], 26)}")
-    return figure
-
-
-@_styled
-def waterfall(a: Floats, b: Floats, measure: str) -> Figure:
-    """The differences of all queries, sorted: how many gain, how many lose, how much."""
-    figure, axes = _figure(3.3)
-    delta = 100 * np.sort(b - a)[::-1]
-    place = np.arange(len(delta))
-    for is_side, color in ((delta > 0, COLORS[2]), (delta < 0, COLORS[6])):
-        axes.fill_between(
-            place, np.where(is_side, delta, 0), step="mid", color=color, linewidth=0, alpha=0.85
-        )
-    axes.axhline(0, color=_INK, linewidth=0.6)
-    axes.set_xlabel(f"queries, sorted: {(delta > 0).sum():,} gain, {(delta < 0).sum():,} lose")
-    axes.set_ylabel(f"difference in {measure}")
-    return figure
-
-
-@_styled
-def curves(lines: Mapping[str, Sequence[float]], depths: Sequence[int]) -> Figure:
-    """Values by depth of the result list, on a logarithmic axis; system → value per depth."""
-    figure, axes = _figure(2.8)
-    for i, (name, values) in enumerate(lines.items()):
-        axes.plot(
-            depths,
-            [100 * v for v in values],
-            color=_color(i),
-            label=_text(name, 32),
-            marker="o",
-            markersize=2.5,
-        )
-    axes.set_xscale("log")
-    axes.set_xticks([k for k in depths if str(k)[0] == "1"], [f"{k:,}" for k in depths if str(k)[0] == "1"])
-    axes.minorticks_off()
-    axes.set_ylim(bottom=0)
-    axes.set_xlabel("depth k")
-    axes.legend(loc="lower right" if len(lines) < 6 else "best")
     return figure
 
 

@@ -5,31 +5,30 @@ It has the verdict, the means of all systems beside published ones, their differ
 
 from __future__ import annotations
 
-import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from qontext import __version__
+from qontext.evaluation import plots
 from qontext.evaluation.compare import system_names
-from qontext.evaluation.evaluate import Curves, as_scored, per_query
-from qontext.evaluation.tables import Cell, Row, Table
+from qontext.evaluation.evaluate import as_scored, per_query
+from qontext.evaluation.tables import Cell, Plot, ReportBlock, Row, Table, to_page
 from qontext.frame import artifacts
 from qontext.frame.artifacts import META, Artifact, Workdir
 from qontext.frame.config import Input, StageConfig
 from qontext.frame.errors import QontextError, choose
-from qontext.frame.files import damaged, read_json
+from qontext.frame.files import damaged
 from qontext.frame.inputs import places
 from qontext.frame.stages import Stage
 
 if TYPE_CHECKING:
-    from qontext.evaluation.benchmarks import Benchmark, Published
+    from qontext.evaluation.benchmarks import Benchmark
     from qontext.evaluation.comparison import Pair, SystemScores
     from qontext.evaluation.measures import Floats
-    from qontext.evaluation.page import ReportBlock
 
 GENERATED = "generated"
 """The split of `holdout` whose queries were generated."""
@@ -77,17 +76,13 @@ class Section:
     benchmark: Benchmark | None
     queries: list[str]
     systems: list[SystemScores]
-    curves: dict[str, dict[str, list[float]]]  # curve → system → value per depth
-    depths: list[int]
     runs: dict[str, str]  # system → path of its (first) run
     is_partial: bool  # only a part of the benchmark's passages was searched
     relevant: int  # the lowest grade that counts
 
     @property
     def measures(self) -> list[str]:
-        """The measures that every system has, in the first one's order."""
-        seeds = [seed for system in self.systems for seed in system.seeds]
-        return [measure for measure in seeds[0] if all(measure in seed for seed in seeds)]
+        return list(self.systems[0].seeds[0])
 
     @property
     def title(self) -> str:
@@ -109,8 +104,6 @@ class Section:
 
 
 def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
-    from qontext.evaluation.page import ReportBlock, to_page
-
     sections = gather(settings.runs, dict(_label(text) for text in settings.label))
     if settings.recommended is not None:
         shown = [system.name for section in sections for system in section.systems]
@@ -125,7 +118,6 @@ def run(settings: ReportConfig, work: Workdir) -> dict[str, Any]:
         "page": str(work.path / "report.html"),
         "judgments": len(sections),
         "systems": sum(len(section.systems) for section in sections),
-        "plots": sum(len(block.plots) for block in blocks),
     }
 
 
@@ -144,15 +136,15 @@ def gather(directories: Sequence[str], labels: Mapping[str, str] | None = None) 
     groups: dict[str, list[Artifact]] = {}
     for evaluation in (one for one in opened if one.verb == "evaluate"):
         settings = {name: value for name, value in evaluation.config.items() if name != "measures"}
-        same = json.dumps([evaluation.inputs["qrels"]["digest"], settings], sort_keys=True)
+        measures = list(per_query(evaluation)[1])
+        same = json.dumps([evaluation.inputs["qrels"]["digest"], settings, measures], sort_keys=True)
         groups.setdefault(same, []).append(evaluation)
     if not groups:
         raise QontextError("nothing to report: no evaluation in it", place=", ".join(directories))
-    comparable = list(itertools.chain.from_iterable(map(_with_common_measures, groups.values())))
-    named = sorted({name for group in comparable for name in _names(group)})
+    named = sorted({name for group in groups.values() for name in _names(group)})
     for name in labels or {}:
         choose(name, named, "system in --label")
-    sections = [_section(group, labels or {}) for group in comparable]
+    sections = [_section(group, labels or {}) for group in groups.values()]
     return sorted(sections, key=lambda section: section.split == GENERATED)
 
 
@@ -167,14 +159,6 @@ def _artifacts(root: Path) -> Iterator[Path]:
             yield from _artifacts(path)
 
 
-def _with_common_measures(group: list[Artifact]) -> Iterable[list[Artifact]]:
-    """The group; if it has no measure in common, those with the same measures."""
-    measures = [frozenset(per_query(evaluation)[1]) for evaluation in group]
-    if frozenset.intersection(*measures):
-        return [group]
-    return [[one for one, own in zip(group, measures) if own == same] for same in dict.fromkeys(measures)]
-
-
 def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
     from qontext.evaluation.benchmarks import BENCHMARKS
     from qontext.evaluation.comparison import SystemScores
@@ -186,7 +170,6 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         raise QontextError("two systems have the same name", remedy="Pass another --label.")
     first, (queries, _) = named[0][1], per_query(named[0][1])
     seeds: dict[str, list[dict[str, Floats]]] = {}
-    curves: dict[str, dict[str, list[list[float]]]] = {}
     runs: dict[str, str] = {}
     for name, evaluation in ((shown[name], evaluation) for name, evaluation in named):
         own, values = per_query(evaluation)
@@ -195,9 +178,6 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
                 evaluation.path / "queries.parquet", f"its queries differ from those of {first.path}"
             )
         seeds.setdefault(name, []).append(values)
-        read = read_json(evaluation.part("curves.json"), Curves)
-        for curve, by_depth in read["curves"].items():
-            curves.setdefault(curve, {}).setdefault(name, []).append(by_depth)
         runs.setdefault(name, _place(evaluation, "run"))
     benchmark = BENCHMARKS.get(first.summary.get("benchmark") or "")
     return Section(
@@ -206,11 +186,6 @@ def _section(group: Sequence[Artifact], labels: Mapping[str, str]) -> Section:
         benchmark=benchmark,
         queries=queries,
         systems=[SystemScores(name, of_seeds) for name, of_seeds in seeds.items()],
-        curves={
-            curve: {name: [sum(at) / len(at) for at in zip(*of_seeds)] for name, of_seeds in systems.items()}
-            for curve, systems in curves.items()
-        },
-        depths=read["depths"],
         runs=runs,
         is_partial=benchmark is not None
         and any((_searched(run) or benchmark.passages) < 0.99 * benchmark.passages for run in runs.values()),
@@ -254,44 +229,32 @@ def _place(artifact: Artifact, name: str) -> str:
 
 
 def _blocks(section: Section, prefix: str, data: str | None, recommended: str | None) -> list[ReportBlock]:
-    """The means of all systems, the differences between them, examples, and values by depth."""
-    from qontext.evaluation import plots
+    """The means of all systems, the differences between them, and examples."""
     from qontext.evaluation.comparison import bootstrap_interval, compare_systems
-    from qontext.evaluation.page import Plot, ReportBlock
 
-    main, several = section.measures[0], len(section.systems) > 1
+    main = section.measures[0]
     pairs = compare_systems(section.systems, [m for m in section.measures if not m.startswith("Judged")])
     columns = {system.name: system.per_query(main) for system in section.systems}
     spans = {name: (float(v.mean()), *bootstrap_interval(v)) for name, v in columns.items()}
     caption = f"Mean {main} of each system with its confidence interval"
-    blocks = [
-        ReportBlock(
-            section.title,
-            text=[CAVEAT] if section.split == GENERATED and not section.benchmark else [],
-            tables=[results_table(section, pairs, recommended)],
-            plots=[Plot(f"{prefix}-means", plots.intervals(spans, main), caption)],
-        )
+    is_generated = section.split == GENERATED and not section.benchmark
+    means = ReportBlock(
+        section.title,
+        text=[CAVEAT] if is_generated else [],
+        tables=[results_table(section, pairs, recommended)],
+        plots=[Plot(f"{prefix}-means", plots.intervals(spans, main), caption)],
+    )
+    if not pairs:  # one system, or Judged@k alone, which is not tested
+        return [means]
+    tables = [
+        differences_table(section, pairs),
+        *([] if data is None else _examples(section, data, recommended)),
     ]
-    if several:
-        names = section.pair(recommended)
-        a, b = (columns[name] for name in names)
-        dots = f"Every query: {names[0]} across, {names[1]} up; green gains"
-        charts = [
-            Plot(f"{prefix}-scatter", plots.scatter(a, b, names, main), dots),
-            Plot(f"{prefix}-differences", plots.waterfall(a, b, main), f"From {names[0]} to {names[1]}"),
-        ]
-        tables = [differences_table(section, pairs)] if pairs else []  # Judged@k is not tested
-        tables += [] if data is None else _examples(section, data, recommended)
-        blocks.append(ReportBlock(f"Differences on {section.title}", tables=tables, plots=charts))
-    drawn = [
-        Plot(f"{prefix}-{curve}", plots.curves(lines, section.depths), f"{curve} at depth k")
-        for curve, lines in section.curves.items()
-    ]
-    return [*blocks, ReportBlock(f"By depth, on {section.title}", plots=drawn)]
+    return [means, ReportBlock(f"Differences on {section.title}", tables=tables)]
 
 
 def results_table(section: Section, pairs: Sequence[Pair], recommended: str | None = None) -> Table:
-    """Every system and measure, published systems above ours where the benchmark is the same."""
+    """The means of the systems below published ones, if they are comparable."""
     from qontext.evaluation.benchmarks import rows_for
     from qontext.evaluation.comparison import means_table
 
@@ -303,29 +266,24 @@ def results_table(section: Section, pairs: Sequence[Pair], recommended: str | No
             marked = replace(name, text=f"{name.text} (recommended)", is_best=True)
             table.rows[number] = replace(table.rows[number], cells=(marked, *means))
     table.notes.insert(0, "A query without results scores 0.")
-    published: list[Published] = []
-    if section.benchmark is not None and not section.is_partial:
-        rows = rows_for(section.benchmark.name)
-        published = [row for row in rows if any(m in row.figures[section.title] for m in section.measures)]
-    if published and section.benchmark:
+    if section.benchmark is None:
+        return table
+    if section.is_partial:
+        table.notes.append(
+            "Only a part of the passages was searched, so published results are not comparable."
+        )
+        return table
+    published = [(row, row.figures[section.title]) for row in rows_for(section.benchmark.name)]
+    published = [(row, figures) for row, figures in published if figures.keys() & {*section.measures}]
+    if published:
         others = [
-            Row(
-                (
-                    Cell(row.system, title=row.source),
-                    *(Cell(f"{figures[m]:.1f}" if m in figures else "–") for m in section.measures),
-                )
-            )
-            for row in published
-            for figures in [row.figures[section.title]]
+            Row((Cell(row.system), *(Cell(f"{of[m]:.1f}" if m in of else "–") for m in section.measures)))
+            for row, of in published
         ]
         table.rows = [Row(heading="Published"), *others, Row(heading="Measured here"), *table.rows]
         table.notes.append(
             f"Published results are for the whole collection of {section.benchmark.passages:,} passages. "
-            f"From: {'; '.join(dict.fromkeys(row.source for row in published))}."
-        )
-    elif section.is_partial:
-        table.notes.append(
-            "Only a part of the passages was searched, so published results are not comparable."
+            f"From: {'; '.join(dict.fromkeys(row.source for row, _ in published))}."
         )
     return table
 
@@ -366,7 +324,7 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Tabl
     from qontext.data.runs import read_run
     from qontext.evaluation.answers import is_questions
     from qontext.evaluation.benchmarks import load_judgments
-    from qontext.evaluation.examples import example_rows, examples_of, tops
+    from qontext.evaluation.comparison import example_rows, examples_of, tops
 
     if is_questions(section.place):
         return []
@@ -376,7 +334,7 @@ def _examples(section: Section, data: str, recommended: str | None) -> list[Tabl
         n: tops(as_scored(read_run(section.runs[n]), judged), judged.qrels, section.relevant) for n in names
     }
     values = {system.name: system.per_query(main) for system in section.systems}
-    examples = examples_of(section.queries, {n: (values[n], firsts[n]) for n in names}, *names, data=data)
+    examples = examples_of(section.queries, {name: values[name] for name in names}, firsts, data)
     table = Table(
         ["Query", "System", main, "", "First passage"],
         caption=f"Queries with the largest gains and losses from {names[0]} to {names[1]}",

@@ -1,25 +1,31 @@
-"""A table as Markdown, LaTeX (booktabs) or CSV, with all data escaped."""
+"""A table as Markdown, LaTeX (booktabs) or HTML, and a self-contained page of blocks of text, tables and figures, without
+scripts and requests. All data are escaped."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import re
 import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache, cached_property
+from importlib.resources import files
+from typing import TYPE_CHECKING, Any
+
+from qontext.evaluation import plots
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell: text, a superscript, whether it is the best of its column, a longer text."""
+    """A cell: text, a superscript, whether it is the best of its column, and whether it is text rather than a number."""
 
     text: str
     mark: str = ""
     is_best: bool = False
     is_text: bool = False
-    title: str = ""
 
 
 @dataclass(frozen=True)
@@ -28,7 +34,6 @@ class Row:
 
     cells: tuple[Cell, ...] = ()
     heading: str = ""
-    is_ours: bool = False
     is_new: bool = False  # a line above it, to separate groups of rows
 
 
@@ -87,27 +92,10 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, rf"\caption{{{_l(caption)}}}", r"\end{table}", ""])
 
 
-def to_csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    # Text that a spreadsheet would interpret as a formula is quoted.
-    writer.writerows(
-        [f"'{v}" if isinstance(v, str) and v[:1] in "=+-@\t" and v else v for v in row] for row in rows
-    )
-    return out.getvalue()
-
-
 def _m(text: str) -> str:
     """Escape the text for Markdown and HTML."""
     flat = " ".join(text.split())
     return re.sub(r"([\\`*_\[\]|~])", r"\\\1", html.escape(flat, quote=False))
-
-
-def _command(sign: str) -> str:
-    """The command for a Greek letter, which is its name."""
-    name = unicodedata.name(sign).rpartition(" ")[2].replace("LAMDA", "LAMBDA")
-    return name.lower() if sign.islower() else name.capitalize()
 
 
 _FITTED = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{%"
@@ -119,8 +107,6 @@ _LATEX = {sign: "\\" + sign for sign in "&%$#_{}"} | {
     "„": ",,", "«": r"$\ll$", "»": r"$\gg$", "[": "{[}", "]": "{]}", "µ": r"$\mu$",
 }  # fmt: skip
 """Escape the text for LaTeX. A row must not begin with a bare bracket."""
-_GREEK = "αβγδεζηθικλμνξπρστυφχψωΓΔΘΛΞΠΣΦΨΩ"
-_LATEX |= {sign: rf"$\{_command(sign)}$" for sign in _GREEK}
 
 
 def _latex_column(cells: Sequence[Cell], i: int) -> str:
@@ -134,3 +120,63 @@ def _latex_column(cells: Sequence[Cell], i: int) -> str:
 def _l(text: str) -> str:
     flat = unicodedata.normalize("NFC", " ".join(text.split()))
     return "".join(_LATEX.get(sign, sign) for sign in flat)
+
+
+@dataclass(frozen=True, eq=False)
+class Plot:
+    """A figure with its name and caption."""
+
+    name: str
+    figure: Figure
+    caption: str
+
+    @cached_property
+    def svg(self) -> bytes:
+        return plots.svg_bytes(self.figure, self.name)
+
+
+@dataclass
+class ReportBlock:
+    """A piece of the report under one heading."""
+
+    heading: str
+    text: list[str] = field(default_factory=list)
+    tables: list[Table] = field(default_factory=list)
+    plots: list[Plot] = field(default_factory=list)
+    is_lead: bool = False  # its text is main content, not a note
+
+
+@cache
+def _templates() -> Any:
+    """The templates beside this module. They escape all data."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    return Environment(
+        loader=PackageLoader("qontext.evaluation", "."), autoescape=True, undefined=StrictUndefined
+    )
+
+
+def to_page(title: str, subtitle: str, blocks: Sequence[ReportBlock]) -> str:
+    """The complete page, without scripts and requests."""
+    from markupsafe import Markup
+
+    page: str = (
+        _templates()
+        .get_template("report.html")
+        .render(
+            title=title,
+            subtitle=subtitle,
+            blocks=blocks,
+            css=Markup(files("qontext.evaluation").joinpath("page.css").read_text(encoding="utf-8")),
+            show_table=lambda table: Markup(to_html(table)),
+            inline_svg=lambda svg, caption: Markup(plots.inline_svg(svg, html.escape(caption))),
+        )
+    )
+    return page
+
+
+def to_html(table: Table) -> str:
+    """The table as an HTML figure."""
+    first = next((row for row in table.rows if row.cells), None)
+    text: str = _templates().get_template("table.html").render(table=table, first=first)
+    return text

@@ -117,7 +117,7 @@ VERBS: Mapping[str, Verb] = {
     "rerank": Verb("qontext.retrieve.rerank", "Search", "Rerank the top of a run with a cross-encoder."),
     "export": Verb("qontext.release.export", "Sharing", "Export a model or vectors for other tools."),
     "push": Verb("qontext.release.push", "Sharing", "Push a model to the Hugging Face Hub."),
-    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments.", True),
+    "evaluate": Verb("qontext.evaluation.evaluate", "Evaluation", "Score a run against judgments."),
     "compare": Verb(
         "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True
     ),
