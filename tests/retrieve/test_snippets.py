@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 
 from qontext import api, cli
 from qontext.data.places import Place, TextPlace
-from qontext.retrieve.ask import snippets
 from qontext.retrieve.ask.answers import captions
 from qontext.retrieve.ask.snippets import snippet
 from qontext.retrieve.searcher import Answer, Searcher
@@ -191,16 +190,3 @@ def test_code_keeps_its_lines() -> None:
     assert (
         snippet("mail", prose).text == "A text that is wrapped at some width, as in mail.\nAnother paragraph."
     )
-
-
-def test_of_joined_sentences_only_the_last_one_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    searched = []
-
-    class Closed:
-        def search(self, text: str) -> None:
-            searched.append(text)
-
-    monkeypatch.setattr(snippets, "_CLOSED", Closed())
-    text = "".join(f"Sentence number {n}.\n" for n in range(5))
-    assert snippets.unwrapped(text) == text.strip()
-    assert searched == [f"Sentence number {n}." for n in range(4)]

@@ -216,20 +216,6 @@ def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Pat
         api.rerank(tmp_path / "run.trec", tokens=vectors, data=corpus, out=tmp_path / "no")
 
 
-def test_bits_of_other_texts_with_the_same_ids_are_refused(
-    corpus: Path, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
-    rows = [json.loads(line) for line in (corpus / "corpus.jsonl").read_text("utf-8").splitlines()]
-    run = Run.of([hit for name in QUESTIONS for hit in _hits(name, [row["_id"] for row in rows])])
-    run.write(tmp_path / "run.trec")
-    edited = shutil.copytree(corpus, tmp_path / "edited")
-    rows[1]["text"] += " Edited."
-    (edited / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    with pytest.raises(QontextError, match=f"1 of {len(rows)} passages had other texts .*'{rows[1]['_id']}'"):
-        api.rerank(tmp_path / "run.trec", tokens=bits, data=edited, precision="fp32", out=tmp_path / "out")
-
-
 def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     encoder = QueryEncoder(str(tiny_encoder), precision="fp32")
     bits = TokenScorer(encode(corpus, tiny_encoder, tmp_path / "bits").path, encoder)

@@ -34,7 +34,6 @@ FORMAT = 1
 """The format of such a directory, apart from the program's version."""
 LOCK = "-adapt"
 """The lock of what writes such a directory."""
-REPEAT = "Remove it, and run the same 'qontext adapt' again: finished steps are kept."
 
 
 class RerankerDescription(TypedDict):
@@ -86,10 +85,7 @@ def is_adapted(path: str | os.PathLike[str]) -> bool:
 
 def read_adapted(root: Path) -> dict[str, Any]:
     """The content of `adapted.json`."""
-    try:
-        about: dict[str, Any] = read_json(root / ADAPTED, Description)
-    except QontextError as error:
-        raise QontextError(error.message, place=error.place, remedy=REPEAT) from None
+    about: dict[str, Any] = read_json(root / ADAPTED, Description)
     if about["format"] != FORMAT:
         raise QontextError(
             f"has the format {about['format']}, not {FORMAT}", place=root, remedy="Upgrade Qontext."
@@ -138,31 +134,18 @@ def copied_model(entry: Mapping[str, Any], root: Path, name: str) -> Path:
 def model_of(root: Path, encoder: str | None = None, about: Mapping[str, Any] | None = None) -> str:
     """The encoder of a directory of `adapt`: its folder `model`, or the model that it refers to, unchanged. `encoder`
     names a copy of it elsewhere; `about` is what `adapted.json` said when the directory was opened."""
-    return _located(read_adapted(root) if about is None else about, root, MODEL, "encoder", encoder)
+    entry = read_adapted(root) if about is None else about
+    if "reference" in entry:
+        return resolve(entry["reference"], root, encoder)
+    return str(copied_model(entry, root, MODEL))
 
 
 def reranker_of(root: Path, about: Mapping[str, Any] | None = None) -> str:
     """The cross-encoder of a directory of `adapt`, as `adapted.json` or its new content says."""
-    about = read_adapted(root) if about is None else about
-    if "reranker" not in about:
-        raise QontextError("has no cross-encoder", place=root, remedy="Choose another system.")
-    return _located(about["reranker"], root, RERANKER, "cross-encoder", None)
-
-
-def _located(entry: Mapping[str, Any], root: Path, name: str, what: str, copy: str | None) -> str:
-    """A model of a directory of `adapt`: the one that the entry refers to, or the folder of this name."""
+    entry = (read_adapted(root) if about is None else about)["reranker"]
     if "reference" in entry:
-        return resolve(entry["reference"], root, copy, what)
-    folder = copied_model(entry, root, name)
-    if not folder.is_dir():
-        raise QontextError(
-            f"the folder of the {what} is missing",
-            place=folder,
-            remedy="Restore it, or run the same 'qontext adapt' again.",
-        )
-    if copy is not None:
-        return resolve({"path": str(folder), "digest": model_digest(folder)}, root, copy, what)
-    return str(folder)
+        return resolve(entry["reference"], root, what="cross-encoder")
+    return str(copied_model(entry, root, RERANKER))
 
 
 def verify_model(root: Path) -> None:

@@ -17,7 +17,6 @@ from pydantic import Field, model_validator
 
 from qontext.data.passage import Passage, TitleRule
 from qontext.frame import artifacts
-from qontext.frame.artifacts import Workdir
 from qontext.frame.config import ComputeConfig, Input, Machine
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_array
@@ -125,8 +124,15 @@ class Rerank(Parts[RerankConfig]):
 
     @cached_property
     def candidates(self) -> tuple[Run, Run | None]:
-        """The top of the run, and the run whose other results are kept, if they are."""
-        return _candidates(self.config)
+        """The top of the run, or all passages of groups; and the run whose other results are kept, if they are."""
+        from qontext.data.runs import read_run
+        from qontext.finetune.negatives.groups import candidates_of
+
+        path = self.config.run
+        if artifacts.is_artifact(path) and artifacts.open_artifact(path).verb == "mine":
+            return candidates_of(path), None
+        run = read_run(path)
+        return run.top(self.config.k), run if self.config.keep_rest else None
 
     def plan(self) -> list[Part]:
         top = self.candidates[0]
@@ -147,24 +153,24 @@ class Rerank(Parts[RerankConfig]):
         device = own_device(config.device)
         precision = settle_precision(self.work, config.precision, resolve_device(device))
         form = {"device": device, "precision": precision}
-        self.scorer = _by_tokens(config, top, form) if config.tokens else self._by_pairs(top, form)
+        self.scorer = _by_tokens(config, form) if config.tokens else self._by_pairs(top, form)
 
     def _by_pairs(self, top: Run, form: dict[str, Any]) -> PairScorer:
         """The cross-encoders, with the passages that they read."""
+        import numpy as np
+
+        from qontext.data.collection import read_passages
         from qontext.models.cross_encoder import CrossEncoder
-        from qontext.models.folder import locate
-        from qontext.models.tokenizer import settle_title
         from qontext.retrieve.scorers import PairScorer
 
-        config = self.config
-        passages, needed = _passages(config, top)
+        config, needed = self.config, {*top.ids[np.unique(top.codes)]}
+        source = select_passages(config.data, config.passages)
+        passages = {passage.id: passage for passage in read_passages(source) if passage.id in needed}
         if missing := needed - passages.keys():
             raise QontextError(
                 f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
             )
         form |= {"max_length": config.max_length, "batch_tokens": config.batch_tokens, "title": config.title}
-        for name in config.reranker:
-            settle_title(config.title, locate(name).title, name, says=self.work.rank == 0)
         return PairScorer([CrossEncoder(name, **form) for name in config.reranker], lambda ids: passages)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
@@ -185,10 +191,16 @@ class Rerank(Parts[RerankConfig]):
         return {"max_length": self.scorer.max_length}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
+        import numpy as np
+
         from qontext.data.runs import Run, write_run
 
         top, rest = self.candidates
-        scores = _read_scores(self.work, outcome.parts)
+        parts = [
+            read_array(self.work.path / part.name, "f", shape=(part.last - part.first,))
+            for part in outcome.parts
+        ]
+        scores = np.concatenate([np.zeros(0), *parts])
         reranked = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
         if rest is not None:
             reranked = _with_rest(reranked, rest, self.config.k)
@@ -205,7 +217,7 @@ class Rerank(Parts[RerankConfig]):
         }
 
 
-def _by_tokens(config: RerankConfig, top: Run, form: dict[str, Any]) -> TokenScorer:
+def _by_tokens(config: RerankConfig, form: dict[str, Any]) -> TokenScorer:
     """The stored tokens of the passages, with the encoder that made them."""
     from qontext.frame.inputs import find
     from qontext.retrieve.scorers import TokenScorer, stored_form
@@ -216,32 +228,10 @@ def _by_tokens(config: RerankConfig, top: Run, form: dict[str, Any]) -> TokenSco
     name = find(artifact.inputs["encoder"], Path(place), "the encoder of the passages", remedy=remedy)
     opening = Opening(**form, is_resident=True)
     packed, title = stored_form(place) != "bits", artifact.summary.get("title")
-    scorer = TokenScorer(place, opening.query_encoder(name, artifact, packed=packed, title=title))
-    if config.passages or list(Path(str(config.data)).expanduser().glob("corpus.jsonl*")):
-        scorer.check(_passages(config, top)[0])
-    return scorer
+    return TokenScorer(place, opening.query_encoder(name, artifact, packed=packed, title=title))
 
 
-def _read_scores(work: Workdir, parts: Sequence[Part]) -> Any:
-    """The scores of all parts, one after the other."""
-    import numpy as np
-
-    scores = [read_array(work.path / part.name, "f", shape=(part.last - part.first,)) for part in parts]
-    return np.concatenate([np.zeros(0), *scores])
-
-
-def _candidates(config: RerankConfig) -> tuple[Any, Any]:
-    """The top of the run, or all passages of the groups; and the run whose other results are kept, if any."""
-    from qontext.data.runs import read_run
-    from qontext.finetune.negatives.groups import candidates_of
-
-    if artifacts.is_artifact(config.run) and artifacts.open_artifact(config.run).verb == "mine":
-        return candidates_of(config.run), None
-    run = read_run(config.run)
-    return run.top(config.k), run if config.keep_rest else None
-
-
-def _with_rest(reranked: Any, run: Any, k: int) -> Any:
+def _with_rest(reranked: Run, run: Run, k: int) -> Run:
     """Append each query's results beyond rank k below the reranked ones, with scores one apart."""
     import numpy as np
 
@@ -258,17 +248,6 @@ def _with_rest(reranked: Any, run: Any, k: int) -> Any:
         run.ids,
         np.concatenate([reranked.scores, lowest[queries] - (ranks[below] - k + 1)]),
     )
-
-
-def _passages(config: RerankConfig, top: Run) -> tuple[dict[str, Passage], set[str]]:
-    """The passages of the run, as far as the source has them, and their ids."""
-    import numpy as np
-
-    from qontext.data.collection import read_passages
-
-    needed = {*top.ids[np.unique(top.codes)]}
-    source = select_passages(config.data, config.passages)
-    return {passage.id: passage for passage in read_passages(source) if passage.id in needed}, needed
 
 
 STAGE = Stage(

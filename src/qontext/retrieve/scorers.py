@@ -19,10 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from qontext.data import records
 from qontext.data.passage import Passage
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
@@ -39,9 +36,6 @@ Scores: TypeAlias = Iterator[Array]
 
 TOKENS_AT_ONCE = 1 << 15
 """Tokens of passages that are numbers at the same time: 50 MB of them with 384 dimensions."""
-_TEXTS = pa.schema(
-    [pa.field("id", pa.string(), nullable=False), pa.field("hash", pa.uint64(), nullable=False)]
-)
 
 
 def _ignore(pairs: int) -> None:
@@ -118,23 +112,6 @@ class TokenScorer:
                 remedy="Encode the passages that were searched.",
             )
         return self.encoded.places(numbers)
-
-    def check(self, passages: Mapping[str, Passage]) -> None:
-        """Refuse a passage that was encoded with another text than this one. `passages` are by id."""
-        from qontext.retrieve.reuse import text_hashes
-
-        ids, between = pa.array(passages, pa.string()), self.encoder.retriever.titles.between
-        texts = [passage.joined(between) for passage in passages.values()]
-        encoded = pa.concat_tables([records.read_whole(file, _TEXTS) for file in self.encoded.id_files])
-        hashes = encoded["hash"].take(pc.index_in(ids, encoded["id"])).to_numpy()
-        differs = hashes != text_hashes(texts)
-        if differs.any():
-            raise QontextError(
-                f"{differs.sum():,} of {len(differs):,} passages had other texts when they were encoded, such as "
-                f"{ids[int(differs.argmax())].as_py()!r}",
-                place=self.encoded.artifact.path,
-                remedy="Encode the passages again.",
-            )
 
 
 def stored_form(path: Path | str) -> str:
