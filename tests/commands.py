@@ -116,11 +116,11 @@ COMMANDS: dict[str, Settings] = {
     },
     "finetune:clusters": {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2, "clusters": 2,
-        "teacher": "@ranks.trec", "loss": "kl", "margin_bins": 2, "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
+        "teacher": "@ranks.trec", "loss": "kl", "dimensions": [8], "contrastive_weight": 0.1, **TRAINING,
     },
     "finetune:rank": {
         "groups": "@groups", "passages": "@passages", "encoder": "@encoder", "passages_per_query": 2,
-        "teacher": "@ranks.trec", "loss": "rank", "rank_margin": 0.1, **TRAINING,
+        "teacher": "@ranks.trec", "loss": "rank", **TRAINING,
     },
     "train-reranker": MADE["reranker"][1],
     "encode": MADE["vectors"][1],

@@ -193,8 +193,6 @@ def test_a_number_of_passages_is_at_least_one(k: int) -> None:
     for call in calls:
         with pytest.raises(QontextError, match=f"k = {k}: the number of passages must be a whole number"):
             call()
-    with pytest.raises(QontextError, match="per_query = 0: it must be at least 1"):
-        qontext.mine(run, {"q": {"0": 1}}, per_query=0)
 
 
 def test_a_question_becomes_a_vector(minilm: Path) -> None:

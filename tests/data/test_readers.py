@@ -18,7 +18,6 @@ from qontext.data.collection import read_passages, read_qrels, read_queries
 from qontext.data.labels import read_labels
 from qontext.data.runs import read_run
 from qontext.evaluation.answers import read_questions
-from qontext.finetune.negatives import groups
 from qontext.finetune.negatives.groups import read_candidates, read_groups
 from qontext.frame.errors import QontextError
 from qontext.retrieve.inputs import judgments
@@ -45,7 +44,6 @@ LINES = {
     "queries": '{"_id": ID, "text": TEXT}',
     "labels": '{"passage": ID, "query": TEXT}',
     "questions": '{"id": ID, "question": TEXT, "answers": ["a"]}',
-    "candidates": '{"qid": ID, "neg": {"bm25": [TEXT]}}',
 }
 
 
@@ -83,11 +81,8 @@ def test_bad_lines_of_json(tmp_path: Path, reader: str, bad: Callable[[str], str
 
 
 @pytest.mark.parametrize("depth", [1, 3, None])
-def test_triples_are_the_first_different_negatives_of_each_query(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, depth: int | None
-) -> None:
-    """Whatever the batches in which they are read; queries are mixed, and pairs occur again."""
-    monkeypatch.setattr(groups, "_BATCH", 7)
+def test_triples_are_the_first_different_negatives_of_each_query(tmp_path: Path, depth: int | None) -> None:
+    """Queries are mixed, and pairs occur again."""
     drawn = np.random.default_rng(0).integers(0, 9, (200, 2)).tolist()
     (tmp_path / "triples.tsv").write_text("".join(f"q{q}\tpositive\tp{p}\n" for q, p in drawn))
     expected: dict[str, list[str]] = {}

@@ -101,15 +101,6 @@ def test_architectures_that_are_no_encoders_here(
     assert scores[0] != scores[1]
 
 
-def test_an_unknown_architecture_is_refused_by_name(train: Train, start: Path, tmp_path: Path) -> None:
-    shutil.copytree(start, tmp_path / "model")
-    config = load_config(tmp_path / "model") | {"model_type": "t5"}
-    del config["classifier_dropout"]  # null there, which T5 does not take
-    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    with pytest.raises(QontextError, match="'t5' is not a supported architecture of rerankers"):
-        train(tmp_path / "out", encoder=str(tmp_path / "model"))
-
-
 def load_config(folder: Path) -> Any:
     return json.loads((folder / "config.json").read_text())
 

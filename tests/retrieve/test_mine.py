@@ -38,7 +38,7 @@ def test_every_query_gets_a_group_without_its_positives(run: Path, beir: Path, t
     assert groups["q0"].negatives == [f"p{i:02d}" for i in range(1, 10)]
     assert groups["q1"].positives == ["p05"] and "p05" not in groups["q1"].negatives
     assert groups["q2"].negatives == [] and summary["queries_without_negatives"] == 6
-    assert "q2" in summary["examples_without_negatives"] and summary["queries_with_too_few_negatives"] == 8
+    assert summary["queries_with_too_few_negatives"] == 8
     assert summary["positives_removed"] == 2 and summary["queries_not_in_a_run"] == 6
 
 
@@ -82,8 +82,6 @@ def test_filters_by_score(run: Path, beir: Path, tmp_path: Path) -> None:
     assert (
         groups["q0"].negatives == [f"p{i:02d}" for i in range(3, 20)] and summary["removed_by_score"] == 7 + 2
     )
-    groups, _ = mined(run, beir, tmp_path / "b", max_score=2, per_query=100)
-    assert groups["q0"].negatives == ["p18", "p19"]
 
 
 def test_a_cross_encoders_scores_decide_instead(run: Path, beir: Path, tmp_path: Path) -> None:
@@ -269,7 +267,7 @@ def test_a_fruitless_search_for_negatives_leaves_nothing_behind(
     run: Path, beir: Path, tmp_path: Path
 ) -> None:
     with pytest.raises(QontextError, match="no query got a negative"):
-        mined(run, beir, tmp_path / "g", max_score=-1.0)
+        mined(run, beir, tmp_path / "g", margin=99.0)
     assert not (tmp_path / "g").exists()
 
 
@@ -278,7 +276,7 @@ def test_a_fruitless_search_for_negatives_leaves_nothing_behind(
     [
         {"depth": 10, "per_query": 3},
         {"skip": 3, "depth": 8, "sample": "top", "per_query": 4},
-        {"margin": 2.5, "max_score": 14.0, "seed": 1},
+        {"margin": 2.5, "seed": 1},
         {"per_query": 5, "random": 3, "in_document": 2},
     ],
 )
@@ -312,7 +310,6 @@ def test_mistakes_in_memory_are_told(run: Path, tmp_path: Path) -> None:
     for message, arguments in {
         "no query has a positive": {"qrels": {"q0": {"p00": 0}}},
         "no query got a negative": {"qrels": {"q9": {"p00": 1}}},
-        "unknown setting of mine 'dept': choose from depth": {"dept": 3},
         "need passages": {"random": 2},
         "names the query 'q0', which is not in the queries|name the query 'q0'": {"queries": {"q1": "mill"}},
         "name the passage 'p00', which is not": {"passages": [qontext.Passage("x", "", "mill", "x")]},

@@ -23,7 +23,7 @@ from qontext.models.folder import TextKind
 from qontext.models.representations.base import Lengths
 from qontext.models.tokenizer import Titles, lowered
 from qontext.training.batch import Batch, Rows, Tensors
-from qontext.training.randomness import U64, EpochSampler, hashed
+from qontext.training.randomness import EpochSampler, hashed
 from qontext.training.texts import TokenizedTexts, tokenize
 
 
@@ -139,37 +139,27 @@ class RetrieverPlan:
         known = np.full((len(numbers) + len(passages), self._known_width(step)), -1)
         for row, n in zip(known, numbers.tolist()):
             row[: len(self.examples.known[n])] = self.examples.known[n]
-        keys = LabelKeys(
-            *(
-                torch.from_numpy(column)
-                for column in (
-                    np.repeat([True, False], [len(numbers), len(passages)]),
-                    query,
-                    number == 1,
-                    np.concatenate([np.full(len(numbers), -1), self.texts.passages.key[passages]]),
-                    np.concatenate([np.full(len(numbers), np.nan, np.float32), teacher]),
-                    known,
-                )
-            )
+        columns = (
+            np.repeat([True, False], [len(numbers), len(passages)]),
+            query,
+            number == 1,
+            np.concatenate([np.full(len(numbers), -1), self.texts.passages.key[passages]]),
+            np.concatenate([np.full(len(numbers), np.nan, np.float32), teacher]),
+            known,
         )
+        keys = LabelKeys(*map(torch.from_numpy, columns))
         micro, order = [], []
         for are_queries, of in ((True, numbers), (False, passages)):
-            for rows in self._cut(of, are_queries):
+            lengths = self.texts.of(are_queries).length[of]
+            for rows in pack_by_tokens(lengths, None, self.micro_tokens, self.grid):
                 order.append(rows if are_queries else rows + len(numbers))
-                micro.append(self._rows(of[rows], are_queries, row_keys[order[-1]]))
+                padded = self.texts.pad(of[rows], self.grid, are_queries)
+                read = self.teacher.pad(of[rows], self.grid, are_queries) if self.teacher else None
+                of_rows = row_keys[order[-1]]
+                micro.append(Texts(padded.ids, padded.mask, are_queries, read, row_keys=of_rows))
         return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(np.concatenate(order))])
 
     def _known_width(self, step: int) -> int:
         """K: the most known positives of a query of the step, on any rank."""
         numbers, _, _ = replace(self.sampler, rank=0, world=1)(step)
         return max(len(self.examples.known[n]) for n in numbers.tolist())
-
-    def _cut(self, numbers: Ints, are_queries: bool) -> list[Ints]:
-        length = self.texts.of(are_queries).length
-        return pack_by_tokens(length[numbers], None, self.micro_tokens, self.grid)
-
-    def _rows(self, numbers: Ints, are_queries: bool, row_keys: U64) -> Texts:
-        """A micro-batch of these texts."""
-        padded = self.texts.pad(numbers, self.grid, are_queries)
-        teacher = self.teacher.pad(numbers, self.grid, are_queries) if self.teacher else None
-        return Texts(padded.ids, padded.mask, are_queries, teacher, row_keys=row_keys)

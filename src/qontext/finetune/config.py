@@ -8,15 +8,18 @@ from pydantic import Field, model_validator
 
 from qontext.data.passage import TitleRule
 from qontext.finetune.losses import LOSSES
-from qontext.frame.config import Advanced, Input, Machine
+from qontext.frame.config import Advanced, Input
 from qontext.frame.errors import QontextError
 from qontext.models.representations import REPRESENTATIONS
 from qontext.training.config import AdaptedConfig, EncoderConfig
 
 if TYPE_CHECKING:
-    from qontext.finetune.losses.base import Loss
     from qontext.models.tokenizer import Titles
     from qontext.training.evaluation import Schedule
+
+
+DEV_QUERIES = 500
+"""Maximum number of queries to evaluate on during training."""
 
 
 class LabeledConfig(AdaptedConfig):
@@ -55,9 +58,6 @@ class LabeledConfig(AdaptedConfig):
     dev_split: Annotated[str, Advanced()] = "dev"
     """Split to evaluate on, if dev is a BEIR folder."""
 
-    dev_queries: Annotated[int, Advanced()] = Field(500, ge=1)
-    """Maximum number of queries to evaluate on."""
-
     dev_every: Annotated[int | None, Advanced()] = Field(None, ge=1)
     """Steps between evaluations. Default: a tenth of the run."""
 
@@ -67,12 +67,6 @@ class LabeledConfig(AdaptedConfig):
     keep: Annotated[Literal["best", "last"], Advanced()] = "best"
     """With --dev: keep the weights with the best MRR@10, or the last ones."""
 
-    @model_validator(mode="after")
-    def _has_dev(self) -> Self:
-        if self.patience and not self.dev:
-            raise QontextError("--patience needs --dev")
-        return self
-
     def titles(self, tokenizer: Any, *, says: bool) -> Titles:
         """The rule for passages' titles."""
         from qontext.models.folder import locate
@@ -81,7 +75,7 @@ class LabeledConfig(AdaptedConfig):
         rule = settle_title(self.title, locate(self.encoder).title, self.encoder, says=says)
         return Titles.of(rule, tokenizer, self.encoder)
 
-    def evaluation_schedule(self, steps: int) -> Schedule:
+    def schedule_of(self, steps: int) -> Schedule:
         """The evaluation schedule of a training with this number of steps."""
         from qontext.training.evaluation import Schedule
 
@@ -126,40 +120,15 @@ class FinetuneConfig(LabeledConfig, EncoderConfig):
     """Compute the gradient in two passes, with memory independent of the batch size. Auto: if a batch has
     more than 8 micro-batches."""
 
-    compile: Annotated[Literal["auto", "on", "off"], Machine()] = "auto"
-    """Compile the encoder with torch.compile. Auto: on GPUs."""
-
     dev: Annotated[str | None, Input()] = None
     """A BEIR folder on whose queries retrieval is evaluated during training: MRR@10 among their relevant passages and
     2,000 others."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
-        if self.teacher and self.passages_per_query < 2:
-            raise QontextError(
-                "distillation compares passages of a query: set --passages-per-query to 2 or more"
-            )
-        reads_teacher = LOSSES.load(self.loss).reads_teacher
-        if reads_teacher and not self.teacher:
-            raise QontextError(f"--loss {self.loss} needs --teacher")
-        if self.teacher and not reads_teacher:
+        if LOSSES.load(self.loss).reads_teacher != bool(self.teacher):
             readers = [name for name in LOSSES.own if LOSSES.load(name).reads_teacher]
-            raise QontextError(
-                f"--teacher is not read by --loss {self.loss}",
-                remedy=f"Choose --loss {' or '.join(readers)}.",
-            )
+            raise QontextError(f"--teacher is for --loss {' or '.join(readers)}, which need it")
         if self.untied and self.representation != "vector":
             raise QontextError("--untied needs --representation vector")
         return self
-
-    def identity(self) -> dict[str, Any]:
-        """Without the default of an option of a loss that earlier directories lack."""
-        identity = super().identity()
-        if identity.get("student_softmax") == "batch":
-            del identity["student_softmax"]
-        return identity
-
-    def make_loss(self) -> Loss:
-        """The loss with its options."""
-        loss: Loss = LOSSES.load(self.loss)(self.options("loss"))
-        return loss

@@ -47,43 +47,32 @@ class Examples:
     """
 
     def __init__(self, groups: Iterable[Group], place: str, teacher: Run | None = None) -> None:
-        self.place = place
+        self.place, self.teacher = place, teacher
         self.number: dict[str, int] = {}
-        self.queries: list[str] = []
         self.texts: list[str] = []
         self.rows: list[Example] = []
-        self.has_teacher = teacher is not None
         self.margin_bins: int | None = None
         self.unscored = self.without_negatives = 0
         self.known: list[Ints] = []
         self.passage_keys: Ints = np.empty(0, np.int64)
         for group in groups:
-            self._add(group, teacher)
+            self._add(group)
         if not self.rows:
-            raise QontextError(
-                "contains no query with negatives"
-                if self.without_negatives
-                else "contains no query to train on",
-                place=place,
-            )
+            raise QontextError("contains no query to train on", place=place)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def _add(self, group: Group, teacher: Run | None) -> None:
-        if not group.positives:
-            raise QontextError(f"the query {group.query!r} has no positive", place=self.place)
-        if not group.text.strip():
-            raise QontextError(f"the query {group.query!r} has no text", place=self.place)
-        negatives = [p for p in dict.fromkeys(group.negatives) if p not in group.positives]
+    def _add(self, group: Group) -> None:
         positives = list(dict.fromkeys(group.positives))
+        negatives = [p for p in dict.fromkeys(group.negatives) if p not in group.positives]
         scores: Mapping[str, float] = {}
-        if teacher is not None and not negatives:
+        if self.teacher is not None and not negatives:
             self.without_negatives += 1  # no negative to compare with
             return
-        if teacher is not None:
-            scores = {h.passage: h.score for h in teacher[group.query]} if group.query in teacher else {}
-            before = len(positives) + len(negatives)
+        if self.teacher is not None:
+            scores = {hit.passage: hit.score for hit in self.teacher.get(group.query, [])}
+            self.unscored += sum(p not in scores for p in (*positives, *negatives))
             positives = [p for p in positives if p in scores]
             negatives = [p for p in negatives if p in scores]
             if not positives or not negatives:
@@ -92,19 +81,12 @@ class Examples:
                     place=self.place,
                     remedy="Score the groups with it: qontext rerank GROUPS --reranker MODEL",
                 )
-            self.unscored += before - len(positives) - len(negatives)
-        self.queries.append(group.query)
         self.texts.append(group.text)
-        self.rows.append(
-            Example(
-                text_key(group.query),
-                self._numbers(positives),
-                self._numbers(negatives),
-                self._numbers(group.positives),
-                _scores(positives, scores),
-                _scores(negatives, scores),
-            )
+        own, others, labeled = (self._numbers(some) for some in (positives, negatives, group.positives))
+        of_own, of_others = (
+            np.array([scores.get(p, np.nan) for p in some], np.float32) for some in (positives, negatives)
         )
+        self.rows.append(Example(text_key(group.query), own, others, labeled, of_own, of_others))
 
     def _numbers(self, passages: list[str]) -> Ints:
         return np.array([self.number.setdefault(p, len(self.number)) for p in passages], np.int64)
@@ -112,19 +94,14 @@ class Examples:
     def contents(self, passages: str, between: str | None = " ") -> Iterator[tuple[int, str]]:
         """(number, title and text) of every passage that is named, in the order of the source; `between` as in
         `Passage.joined`."""
-        is_read = np.zeros(len(self.number), bool)
+        missing = set(self.number)
         for passage in read_passages(passages):
-            number = self.number.get(passage.id)
-            if number is None:
-                continue
-            if is_read[number]:
-                raise QontextError(f"the passage id {passage.id!r} occurs twice", place=passages)
-            is_read[number] = True
-            yield number, passage.joined(between)
-        if not is_read.all():
-            missing = [id for id, number in self.number.items() if not is_read[number]]
+            if passage.id in missing:
+                missing.remove(passage.id)
+                yield self.number[passage.id], passage.joined(between)
+        if missing:
             raise QontextError(
-                f"names the passage {missing[0]!r}, which is not in the passages ({len(missing):,} are missing)",
+                f"names the passage {min(missing)!r}, which is not in the passages ({len(missing):,} are missing)",
                 place=self.place,
                 remedy="Check that the groups were mined from these passages.",
             )
@@ -153,14 +130,11 @@ class Examples:
             log.note(f"No query has {limit - 1} negatives; using {most} passages per query.")
         return min(limit, most)
 
-    def short_of(self, per_visit: int) -> int:
-        """The number of queries with fewer negatives than a visit shows."""
-        return sum(len(row.negatives) < per_visit - 1 for row in self.rows)
-
     def left_out(self, per_visit: int) -> dict[str, int]:
         """Counts of skipped and filled passages by reason, for the summary."""
+        short = sum(len(row.negatives) < per_visit - 1 for row in self.rows)
         counts = {
-            "queries_filled_with_random_passages": self.short_of(per_visit),
+            "queries_filled_with_random_passages": short,
             "queries_without_negatives": self.without_negatives,
             "passages_without_teacher_score": self.unscored,
         }
@@ -200,14 +174,9 @@ def _evenly(margins: Floats, bins: int, count: int, key: tuple[int, int, int]) -
     return places
 
 
-def _scores(passages: list[str], scores: Mapping[str, float]) -> Floats:
-    return np.array([scores.get(p, np.nan) for p in passages], np.float32)
-
-
 def is_collection(source: str) -> bool:
     """True for a BEIR folder, which has passages of its own."""
-    folder = Path(source).expanduser()
-    return folder.is_dir() and any(folder.glob("corpus.jsonl*"))
+    return any(Path(source).expanduser().glob("corpus.jsonl*"))
 
 
 def read_examples(
@@ -215,20 +184,13 @@ def read_examples(
 ) -> tuple[Examples, str]:
     """The examples of `mine`'s groups or of a BEIR folder's split; and where their passages are."""
     if is_collection(source):
-        return Examples(_judged(source, split), f"{source} ({split})", teacher), passages or source
+        collection = load_collection(source)
+        texts = collection.queries(split)
+        positives = {
+            q: [p for p, grade in of.items() if grade > 0] for q, of in collection.qrels(split).items()
+        }
+        groups = (Group(query, texts[query], own, []) for query, own in positives.items() if own)
+        return Examples(groups, f"{source} ({split})", teacher), passages or source
     if passages is None:
         raise QontextError("groups name passages by id", remedy="Name the passages with --passages SOURCE.")
     return Examples(read_groups(source), source, teacher), passages
-
-
-def _judged(folder: str, split: str) -> Iterator[Group]:
-    collection = load_collection(folder)
-    qrels, texts = collection.qrels(split), collection.queries(split)
-    skipped = 0
-    for query, judged in qrels.items():
-        if positives := [passage for passage, grade in judged.items() if grade > 0]:
-            yield Group(query, texts[query], positives, [])
-        else:
-            skipped += 1
-    if skipped:
-        log.note(f"{skipped:,} queries of {folder} ({split}) have no relevant passage and are skipped.")

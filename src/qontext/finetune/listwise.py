@@ -11,12 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from qontext.finetune.examples import Examples
-from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import pack_by_tokens
 from qontext.models.cross_encoder import encode_pairs, pad_pairs
 from qontext.models.encoder import UNLIMITED
-from qontext.models.families import Family, family_of, find_family
+from qontext.models.families import family_of, most_positions
 from qontext.models.folder import locate
 from qontext.models.load import load, read_config, require_weights, seeded
 from qontext.models.precision import keep_fp32
@@ -115,17 +114,20 @@ def mean_reciprocal_rank(model: Listwise, plan: ListPlan, count: int, device: to
     return round(sum(reciprocal) / len(reciprocal), 4)
 
 
+_HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "pooler_dropout", "cls_dropout")
+"""The configuration keys of the dropout rates of classifiers."""
+
+
 def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, Any, int]:
     """A sequence classifier with one logit on the encoder, its tokenizer, and its maximum length. A missing
     head or pooler is initialized from `seed`; weights of the backbone must be there.
     """
     directory = locate(name).transformer
     settings = read_config(directory, num_labels=1)
-    family = _classifying(settings, str(directory))
-    if dropout is not None:
-        for rate in (*family.dropouts, *_HEAD_DROPOUTS):
-            if hasattr(settings, rate):
-                setattr(settings, rate, dropout)
+    family = family_of(settings, str(directory))
+    for rate in (*family.dropouts, *_HEAD_DROPOUTS) if dropout is not None else ():
+        if hasattr(settings, rate):
+            setattr(settings, rate, dropout)
     tokenizer = load_tokenizer(directory)
     check_tokenizer(tokenizer, directory, is_masked=family.auto == "AutoModelForMaskedLM")
     if family.auto == "AutoModelForCausalLM":  # the library finds the last token by the padding
@@ -137,26 +139,4 @@ def load_classifier(name: str, seed: int, dropout: float | None) -> tuple[Any, A
     require_weights({n for n in missing if n.startswith(own) and not n.startswith(pooler)}, directory)
     keep_fp32(model)
     check_vocabulary(tokenizer, model.get_input_embeddings().num_embeddings, directory)
-    positions = (
-        getattr(settings.get_text_config(), "max_position_embeddings", None) or tokenizer.model_max_length
-    )
-    return model, tokenizer, min(int(positions), UNLIMITED) - family.reserved_positions(settings)
-
-
-_HEAD_DROPOUTS = ("classifier_dropout", "classifier_dropout_prob", "pooler_dropout", "cls_dropout")
-"""The configuration keys of the dropout rates of classifiers."""
-
-
-def _classifying(settings: Any, place: str) -> Family:
-    """The family of an architecture that has a sequence classifier in transformers."""
-    from transformers import AutoModelForSequenceClassification
-
-    classifiers: Any = AutoModelForSequenceClassification
-    is_half = settings.is_encoder_decoder or find_family(settings).auto == "AutoModelForTextEncoding"
-    if type(settings) not in classifiers._model_mapping or is_half:
-        raise QontextError(
-            f"{settings.model_type!r} is not a supported architecture of rerankers",
-            place=place,
-            remedy="Choose an architecture with a sequence classifier in transformers, such as BERT, DeBERTa or Qwen.",
-        )
-    return family_of(settings, place)
+    return model, tokenizer, min(most_positions(settings) or tokenizer.model_max_length, UNLIMITED)

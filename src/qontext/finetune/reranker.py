@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from qontext.finetune.config import LabeledConfig
+from qontext.finetune.config import DEV_QUERIES, LabeledConfig
 from qontext.finetune.run import check_length
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input
@@ -44,7 +44,7 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
     model, tokenizer, longest = load_classifier(config.encoder, config.seed, config.dropout)
     check_length("max_length", config.max_length, longest, config.encoder)
     titles = config.titles(tokenizer, says=group.is_first)
-    plan = _plan(config, config.groups, config.split, tokenizer, titles.between, group)
+    plan = _plan(config, tokenizer, titles.between, group)
     if plan.candidates < 2:
         raise QontextError(
             "no query has a negative",
@@ -61,24 +61,18 @@ def run(config: RerankerConfig, work: Workdir) -> dict[str, Any]:
         "steps": steps,
         **plan.examples.left_out(plan.candidates),
     }
-    between = titles.between
-    evaluations = _evaluations(config, listwise, plan, between, group, work, steps) if config.dev else None
-    summary |= train(
-        listwise, plan, config, group, work, steps=steps, phase="reranker", evaluations=evaluations
-    )
-    if group.is_first:
-        _save(config, listwise, tokenizer, titles, summary, work)
-    return summary if group.is_first else {}
+    how: dict[str, Any] = {"steps": steps, "phase": "reranker"}
+    if config.dev:
+        how["evaluations"] = _evaluations(config, listwise, plan, titles.between, group, work, steps)
+    summary |= train(listwise, plan, config, group, work, **how)
+    if not group.is_first:
+        return {}
+    _save(config, listwise, tokenizer, titles, summary, work)
+    return summary
 
 
 def _plan(
-    config: RerankerConfig,
-    groups: str,
-    split: str,
-    tokenizer: Any,
-    between: str | None,
-    group: Any,
-    candidates: int | None = None,
+    config: RerankerConfig, tokenizer: Any, between: str | None, group: Any, candidates: int | None = None
 ) -> Any:
     """The batches of lists. Default of `candidates`: those of the settings, as far as there are negatives."""
     import numpy as np
@@ -88,7 +82,7 @@ def _plan(
     from qontext.training.randomness import EpochSampler
     from qontext.training.texts import text_key
 
-    examples, source = read_examples(groups, split, config.passages)
+    examples, source = read_examples(config.groups, config.split, config.passages)
     sampler = EpochSampler(len(examples), config.batch_size, config.seed, group.rank, group.world)
     texts = [text for _, text in sorted(examples.contents(source, between))]
     examples.attach_passage_keys(np.array([text_key(text) for text in texts], np.int64))
@@ -107,22 +101,22 @@ def _evaluations(
     steps: int,
 ) -> Any:
     """Evaluation of the ranks of positives in the lists of `dev`."""
+    from qontext.finetune import listwise as lists
     from qontext.finetune.examples import is_collection
-    from qontext.finetune.listwise import mean_reciprocal_rank
     from qontext.training.distributed import RankGroup
     from qontext.training.evaluation import Evaluations
 
-    alone, dev = RankGroup(0, 1, group.device), str(config.dev)
-    settings = {"batch_size": 1, "passages": None if is_collection(dev) else config.passages}
-    config = config.model_copy(update=settings)
-    lists = _plan(config, dev, config.dev_split, plan.tokenizer, between, alone, plan.candidates)
-    count = min(len(lists.examples), config.dev_queries)
+    dev = str(config.dev)
+    of_dev = {"groups": dev, "split": config.dev_split, "batch_size": 1}
+    of_dev["passages"] = None if is_collection(dev) else config.passages
+    alone = RankGroup(0, 1, group.device)
+    batches = _plan(config.model_copy(update=of_dev), plan.tokenizer, between, alone, plan.candidates)
+    count = min(len(batches.examples), DEV_QUERIES)
 
     def measure() -> dict[str, float]:
-        return {"MRR@10": mean_reciprocal_rank(listwise, lists, count, group.device)}
+        return {"MRR@10": lists.mean_reciprocal_rank(listwise, batches, count, group.device)}
 
-    schedule = config.evaluation_schedule(steps)
-    evaluations = Evaluations(measure, listwise, group, work, schedule, phase="reranker")
+    evaluations = Evaluations(measure, listwise, group, work, config.schedule_of(steps), phase="reranker")
     evaluations.begin()
     return evaluations
 
@@ -147,9 +141,8 @@ def _save(
         config.save_adapter(listwise.model.base_model, folder, config.encoder)
         save_tokenizer(tokenizer, folder, config.max_length)
         record_title(folder, titles.rule)
-        card = reranker_card(
-            config, summary, titles, candidates=summary["candidates"], max_length=config.max_length
-        )
+        lengths = {"candidates": summary["candidates"], "max_length": config.max_length}
+        card = reranker_card(config, summary, titles, **lengths)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from inspect import signature
 from typing import Any
 
-from qontext.finetune.config import FinetuneConfig
+from qontext.finetune.config import DEV_QUERIES, FinetuneConfig
+from qontext.finetune.losses import LOSSES
 from qontext.frame import log
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
@@ -34,15 +35,16 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
     query_encoder = _query_encoder(config)
     representation = open_representation(config, encoder)
     reader = _reader(config, representation, encoder, says=group.is_first)
-    check_length("passage_length", reader.lengths.passage, encoder.max_length, config.encoder)
-    check_length("query_length", reader.lengths.query, encoder.max_length, config.encoder)
-    batch_teacher = _batch_teacher(config, str(group.device))
+    loss = config.options("loss")
+    batch_teacher = getattr(loss, "batch_teacher", None) and resolve(f"{TAS_B}:BatchTeacher").open(
+        loss.batch_teacher, loss.batch_teacher_weight, str(group.device), config.precision
+    )
     plan = _plan(config, examples, source, reader, group, work, batch_teacher)
-    steps = config.steps_over(len(examples))
     temperature = config.temperature or representation.temperature
-    parts: Any = encoder, representation, temperature, config.make_loss(), query_encoder
+    parts: Any = encoder, representation, temperature, LOSSES.load(config.loss)(loss), query_encoder
     model = batch_teacher.student(*parts) if batch_teacher else BiEncoder(*parts)
     model.to(group.device)
+    steps = config.steps_over(len(examples))
     summary: dict[str, Any] = {
         "queries": len(examples),
         "passages": len(examples.number),
@@ -52,27 +54,19 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
         "temperature": temperature,
         **examples.left_out(plan.per_query),
     }
-    evaluations = _evaluations(config, model, reader, group, work, steps) if config.dev else None
+    how: dict[str, Any] = {"steps": steps, "phase": "finetune", "cache": config.gradient_cache}
+    how["evaluations"] = _evaluations(config, model, reader, group, work, steps) if config.dev else None
     for number, half in enumerate(filter(None, (encoder, query_encoder))):
         config.add_adapters(half.backbone, number)
         if representation.reads_first_token:
             compute_first_token_alone(half.backbone)
-        if config.compile == "on" or (config.compile == "auto" and group.device.type == "cuda"):
+        if group.device.type == "cuda":
             half.compile(dynamic=True)
-    summary |= train(
-        model,
-        plan,
-        config,
-        group,
-        work,
-        steps=steps,
-        phase="finetune",
-        cache=config.gradient_cache,
-        evaluations=evaluations,
-    )
-    if group.is_first:
-        _save(config, model, reader, summary, work)
-    return summary if group.is_first else {}
+    summary |= train(model, plan, config, group, work, **how)
+    if not group.is_first:
+        return {}
+    _save(config, model, reader, summary, work)
+    return summary
 
 
 def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, Any], work: Workdir) -> None:
@@ -81,18 +75,17 @@ def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, An
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
-    titles = reader.titles
     longest = reader.lengths.passage if config.untied else max(reader.lengths)
     with work.write_folder(".") as folder:
-        model.representation.save(model.encoder, folder, reader.lengths, max_length=longest)
-        config.save_adapter(model.encoder.backbone, folder, config.encoder)
+        halves = [(model.encoder, folder, longest)]
         if model.query_encoder is not None:
-            (folder / QUERY_FOLDER).mkdir()
-            halves = model.query_encoder, folder / QUERY_FOLDER
-            model.representation.save(*halves, reader.lengths, max_length=reader.lengths.query)
-            config.save_adapter(model.query_encoder.backbone, folder / QUERY_FOLDER, config.encoder)
-        record_title(folder, titles.rule)
-        card = retriever_card(config, summary, model.representation, titles)
+            halves.append((model.query_encoder, folder / QUERY_FOLDER, reader.lengths.query))
+        for encoder, place, most in halves:
+            place.mkdir(exist_ok=True)
+            model.representation.save(encoder, place, reader.lengths, max_length=most)
+            config.save_adapter(encoder.backbone, place, config.encoder)
+        record_title(folder, reader.titles.rule)
+        card = retriever_card(config, summary, model.representation, reader.titles)
         (folder / "README.md").write_text(card, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
@@ -107,8 +100,7 @@ def _query_encoder(config: FinetuneConfig) -> Any:
     trained = locate(config.encoder).transformer / QUERY_FOLDER
     is_pair = (trained / "config.json").is_file()
     if config.untied:
-        start = str(trained) if is_pair else config.encoder
-        return config.open_encoder(start)
+        return config.open_encoder(str(trained) if is_pair else config.encoder)
     if is_pair:
         log.warn(
             f"{config.encoder} has a separate encoder for queries, which is ignored: --untied trains both."
@@ -127,12 +119,11 @@ def open_representation(config: FinetuneConfig, encoder: Any) -> Any:
             place=config.encoder,
             remedy="Choose --representation vector, or a masked language model.",
         )
-    layout = locate(config.encoder).layout
     kind, options = REPRESENTATIONS.load(config.representation), config.options("representation")
     lengths = Lengths(config.query_length, config.passage_length)
     # One of one's own may take no seed.
     seed = {"seed": config.seed} if "seed" in signature(kind.new).parameters else {}
-    return kind.new(encoder, layout, options, lengths, **seed)
+    return kind.new(encoder, locate(config.encoder).layout, options, lengths, **seed)
 
 
 def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: bool) -> Any:
@@ -140,29 +131,20 @@ def _reader(config: FinetuneConfig, representation: Any, encoder: Any, *, says: 
     from qontext.finetune.batches import Reader
     from qontext.models.representations.base import Lengths
 
-    lengths = Lengths(config.query_length, config.passage_length)
-    titles, most = config.titles(encoder.tokenizer, says=says), encoder.max_length
+    lengths, prompts = Lengths(config.query_length, config.passage_length), encoder.prompts
     if own := representation.prompts():
-        check_own_prompts(config, own, encoder.prompts, says=says)
-        return Reader(encoder.tokenizer, own, lengths, titles, most=most)
-    return Reader(encoder.tokenizer, encoder.prompts, lengths.with_prompts(encoder), titles, most=most)
-
-
-def check_own_prompts(config: FinetuneConfig, own: Any, prompts: Any, *, says: bool) -> None:
-    """Refuse the prompts of the settings, and warn of those of the folder, if the representation has `own` ones."""
-    for kind, setting in (("query", config.query_prompt), ("passage", config.passage_prompt)):
-        if prompts[kind] == own.get(kind, ""):
-            continue
-        if setting:
-            raise QontextError(
-                f"--{kind}-prompt is not read: the representation {config.representation!r} has prompts of its own",
-                remedy=f"Remove --{kind}-prompt.",
-            )
-        if says and prompts[kind]:
+        if says and any(prompts[kind] != own.get(kind, "") for kind in prompts if prompts[kind]):
             log.warn(
-                f"{config.encoder} has the prompt {prompts[kind]!r}, which is ignored: "
-                f"the representation {config.representation!r} has prompts of its own."
+                f"the prompts of {config.encoder} are ignored: the representation {config.representation!r} has prompts of "
+                "its own."
             )
+        prompts = own
+    else:
+        lengths = lengths.with_prompts(encoder)
+    check_length("passage_length", lengths.passage, encoder.max_length, config.encoder)
+    check_length("query_length", lengths.query, encoder.max_length, config.encoder)
+    titles = config.titles(encoder.tokenizer, says=says)
+    return Reader(encoder.tokenizer, prompts, lengths, titles, most=encoder.max_length)
 
 
 def check_length(name: str, value: int, most: int, encoder: str) -> None:
@@ -175,41 +157,34 @@ def check_length(name: str, value: int, most: int, encoder: str) -> None:
 def _evaluations(
     config: FinetuneConfig, model: Any, reader: Any, group: Any, work: Workdir, steps: int
 ) -> Any:
-    """Evaluation of retrieval on the labeled set `dev`."""
+    """Evaluation of retrieval on the labeled set `dev`, by rank 0."""
     from qontext.training.evaluation import Evaluations, Probe
 
-    settings: dict[str, Any] = {"queries": config.dev_queries, "query_tokens": reader.lengths.query}
     prompts = reader.prompts
-    settings |= {
-        "prompts": (prompts.get("query", ""), prompts.get("passage", "")),
-        "between": reader.titles.between,
-    }
-    source = str(config.dev), config.dev_split, reader.tokenizer, reader.lengths.passage
-    probe = group.is_first and Probe(*source, **settings)
+    probe: Any = group.is_first and Probe(
+        str(config.dev),
+        config.dev_split,
+        reader.tokenizer,
+        reader.lengths.passage,
+        queries=DEV_QUERIES,
+        query_tokens=reader.lengths.query,
+        prompts=(prompts.get("query", ""), prompts.get("passage", "")),
+        between=reader.titles.between,
+    )
 
     def measure() -> dict[str, float]:
-        assert probe, "only rank 0 evaluates"
-        return probe.measure(
+        measured: dict[str, float] = probe.measure(
             model,
             model.vectors,
             group.device,
             lambda ids, mask: model.vectors(ids, mask, are_queries=True),
             model.representation.similarity,
         )
+        return measured
 
-    schedule = config.evaluation_schedule(steps)
-    evaluations = Evaluations(measure, model, group, work, schedule, phase="finetune")
+    evaluations = Evaluations(measure, model, group, work, config.schedule_of(steps), phase="finetune")
     evaluations.begin()
     return evaluations
-
-
-def _batch_teacher(config: FinetuneConfig, device: str) -> Any:
-    """The second teacher, if the settings name one."""
-    loss = config.options("loss")
-    name = getattr(loss, "batch_teacher", None)
-    if name is None:
-        return None
-    return resolve(f"{TAS_B}:BatchTeacher").open(name, loss.batch_teacher_weight, device, config.precision)
 
 
 def _plan(
@@ -223,7 +198,6 @@ def _plan(
 ) -> Any:
     """The batches of queries and their passages."""
     from qontext.finetune.batches import RetrieverPlan, tokenized
-    from qontext.finetune.losses.base import Distillation
     from qontext.training.randomness import EpochSampler
 
     places = len(examples), config.batch_size, config.seed, group.rank, group.world
@@ -234,8 +208,7 @@ def _plan(
             prompt=config.query_prompt, longest=reader.lengths.query, seed=config.seed,
         )  # fmt: skip
         sampler = resolve(f"{TAS_B}:ClusteredSampler")(*places, clusters=of)
-    loss = config.options("loss")
-    examples.margin_bins = loss.margin_bins if isinstance(loss, Distillation) else None
+    examples.margin_bins = getattr(config.options("loss"), "margin_bins", None)
     texts = tokenized(examples, source, reader, CACHE, group, work)
     examples.attach_passage_keys(texts.passages.key)
     per_query = examples.passages_per_visit(config.passages_per_query)

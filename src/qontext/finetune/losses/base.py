@@ -6,15 +6,14 @@ Shapes: Q queries of a slice of the batch, P passages of the whole batch, from a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, Any, ClassVar
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from qontext.frame import config
 from qontext.frame.config import Advanced, Input
-from qontext.frame.errors import QontextError
 from qontext.models.representations.base import Representation
 
 
@@ -76,21 +75,9 @@ class WithBatchTeacher(config.Options):
     batch_teacher_weight: Annotated[float, Advanced()] = Field(0.75, gt=0)
     """Weight of the second teacher's loss."""
 
-    @model_validator(mode="after")
-    def _has_a_second_teacher(self) -> Self:
-        if not self.batch_teacher and self.batch_teacher_weight != 0.75:
-            raise QontextError("--batch-teacher-weight needs --batch-teacher")
-        return self
 
-
-class Distillation(WithBatchTeacher):
-    """Options of losses that read a teacher's scores of the query's own passages."""
+class WithContrastive(config.Options):
+    """Options of losses of a teacher's scores to which the contrastive loss may be added."""
 
     contrastive_weight: Annotated[float, Advanced()] = Field(0.0, ge=0)
     """Weight of the contrastive loss, added to that of the teacher."""
-
-    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
-    """Temperature of the contrastive loss, if it differs from --temperature."""
-
-    margin_bins: Annotated[int | None, Advanced()] = Field(None, ge=2)
-    """Draw negatives evenly from this many bins of the teacher's margin to the positive (TAS-B)."""

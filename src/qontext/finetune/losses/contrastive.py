@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch, WithBatchTeacher
+from qontext.finetune.losses.base import Loss, ScoredBatch, WithBatchTeacher
 
 
 class Contrastive(Loss):
@@ -23,12 +23,13 @@ class Contrastive(Loss):
         return {"contrastive": infonce(batch.scores(), batch.positive_Q)}
 
 
-def added_contrastive(options: Distillation, batch: ScoredBatch) -> dict[str, Tensor]:
+def added_contrastive(
+    weight: float, batch: ScoredBatch, temperature: float | None = None
+) -> dict[str, Tensor]:
     """The weighted contrastive loss; nothing if the weight is 0."""
-    if options.contrastive_weight == 0:
+    if weight == 0:
         return {}
-    scores_QP = batch.scores(options.contrastive_temperature)
-    return {"contrastive": options.contrastive_weight * infonce(scores_QP, batch.positive_Q)}
+    return {"contrastive": weight * infonce(batch.scores(temperature), batch.positive_Q)}
 
 
 def infonce(scores_QP: Tensor, positive_Q: Tensor) -> Tensor:

@@ -17,12 +17,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch
+from qontext.finetune.losses.base import Loss, ScoredBatch, WithContrastive
 from qontext.finetune.losses.contrastive import added_contrastive
 from qontext.frame.config import Advanced
 
 
-class KlOptions(Distillation):
+class KlOptions(WithContrastive):
+    contrastive_temperature: Annotated[float | None, Advanced()] = Field(None, gt=0)
+    """Temperature of the contrastive loss, if it differs from --temperature."""
+
     teacher_temperature: Annotated[float, Advanced()] = Field(1.0, gt=0)
     """Temperature of the softmax over the teacher's scores."""
 
@@ -45,7 +48,9 @@ class KlDivergence(Loss):
         if self.options.student_softmax == "own":
             scores_QP = scores_QP.masked_fill(~batch.is_own_QP, -torch.inf)
         loss = {"kl": divergence(scores_QP, teacher_P, batch.is_own_QP)}
-        return loss | added_contrastive(self.options, batch)
+        return loss | added_contrastive(
+            self.options.contrastive_weight, batch, self.options.contrastive_temperature
+        )
 
 
 def divergence(scores_QP: Tensor, teacher_P: Tensor, own_QP: Tensor) -> Tensor:

@@ -7,20 +7,28 @@ The scores t are the teacher's; negatives without one are skipped. Hofstätter e
 
 from __future__ import annotations
 
+from typing import Annotated
+
+from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch
-from qontext.finetune.losses.contrastive import added_contrastive
+from qontext.finetune.losses.base import Loss, ScoredBatch, WithBatchTeacher
+from qontext.frame.config import Advanced
+
+
+class MarginMseOptions(WithBatchTeacher):
+    margin_bins: Annotated[int | None, Advanced()] = Field(None, ge=2)
+    """Draw negatives evenly from this many bins of the teacher's margin to the positive (TAS-B)."""
 
 
 class MarginMse(Loss):
-    Options = Distillation
+    Options = MarginMseOptions
     reads_teacher = True
 
     def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         scores_QP = batch.similarity_QP / batch.temperature
         loss = margin_mse(scores_QP, batch.teacher_P, batch.is_own_QP, batch.is_positive_QP)
-        return {"margin_mse": loss} | added_contrastive(self.options, batch)
+        return {"margin_mse": loss}
 
 
 def margin_mse(scores_QP: Tensor, teacher: Tensor, compared_QP: Tensor, positive_QP: Tensor) -> Tensor:

@@ -1,41 +1,33 @@
 """Rank consistency: the passages of a query in a teacher's order, whatever its scores are.
 
-    L = mean over pairs of the query's own passages with t(p) > t(p') of max(0, m - (s(q, p) - s(q, p')))
+    L = mean over pairs of the query's own passages with t(p) > t(p') of max(0, s(q, p') - s(q, p))
                                                                        s = similarity / τ
 
 The scores t are the teacher's, such as those of a SPLADE retriever. Pairs include the positive; passages without a score and
-false negatives are in none. Zhang et al. 2023 (LED); its released code has m = 0, and InfoNCE beside it with a weight of 1.
+false negatives are in none. Zhang et al. 2023 (LED), without a margin as in its released code, which adds InfoNCE with a
+weight of 1.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
 from torch import Tensor
 
-from qontext.finetune.losses.base import Distillation, Loss, ScoredBatch
+from qontext.finetune.losses.base import Loss, ScoredBatch, WithContrastive
 from qontext.finetune.losses.contrastive import added_contrastive
-from qontext.frame.config import Advanced
-
-
-class RankOptions(Distillation):
-    rank_margin: Annotated[float, Advanced()] = Field(0.0, ge=0)
-    """Margin by which the better passage of a pair must be ahead."""
 
 
 class RankConsistency(Loss):
-    Options = RankOptions
+    Options = WithContrastive
     reads_teacher = True
 
     def __call__(self, batch: ScoredBatch) -> dict[str, Tensor]:
         ranked_QP = batch.is_own_QP & ~batch.is_false_negative_QP & ~batch.teacher_P.isnan()
         scores_QP = batch.similarity_QP / batch.temperature
-        loss = inconsistency(scores_QP, batch.teacher_P, ranked_QP, self.options.rank_margin)
-        return {"rank": loss} | added_contrastive(self.options, batch)
+        loss = inconsistency(scores_QP, batch.teacher_P, ranked_QP)
+        return {"rank": loss} | added_contrastive(self.options.contrastive_weight, batch)
 
 
-def inconsistency(scores_QP: Tensor, teacher_P: Tensor, ranked_QP: Tensor, margin: float) -> Tensor:
+def inconsistency(scores_QP: Tensor, teacher_P: Tensor, ranked_QP: Tensor) -> Tensor:
     """Σ over queries of the mean hinge over the pairs of ranked passages of which the teacher prefers the first."""
     count = max([1, *ranked_QP.sum(1).tolist()])
     places_QC = ranked_QP.int().topk(count, 1).indices
@@ -44,6 +36,6 @@ def inconsistency(scores_QP: Tensor, teacher_P: Tensor, ranked_QP: Tensor, margi
     is_pair_QCC = (
         (teacher_QC[:, :, None] > teacher_QC[:, None]) & is_ranked_QC[:, :, None] & is_ranked_QC[:, None]
     )
-    hinge_QCC = (margin - (scores_QC[:, :, None] - scores_QC[:, None])).relu()
+    hinge_QCC = (scores_QC[:, None] - scores_QC[:, :, None]).relu()
     sums_Q = hinge_QCC.masked_fill(~is_pair_QCC, 0.0).sum((1, 2))
     return (sums_Q / is_pair_QCC.sum((1, 2)).clamp(min=1)).sum()

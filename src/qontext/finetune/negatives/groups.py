@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, zip_longest
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from qontext.data import dpr, records
-from qontext.data.ids import id_of, unescape
+from qontext.data.ids import unescape
 from qontext.data.lines import plain_name, read_jsonl, read_lines
 from qontext.data.runs import Run, is_unranked, read_run
 from qontext.frame import html
 from qontext.frame.errors import QontextError
 
-Ints = np.ndarray[Any, Any]
 SHOWN = 10
 """Groups in the table of a notebook."""
-_BATCH = 1 << 20
-"""Pairs that are looked at together."""
+
 
 GROUPS = pa.schema(
     [
@@ -62,12 +60,7 @@ class Groups(list[Group]):
 
     def _repr_html_(self) -> str:
         rows = [
-            {
-                "query": group.query,
-                "text": group.text,
-                "positives": len(group.positives),
-                "negatives": len(group.negatives),
-            }
+            {**group._asdict(), "positives": len(group.positives), "negatives": len(group.negatives)}
             for group in self[:SHOWN]
         ]
         return html.table(rows, repr(self))
@@ -79,13 +72,6 @@ def read_groups(source: Path | str) -> Iterator[Group]:
     if dpr.is_training_file(path):
         yield from map(Group._make, dpr.labeled(path))
         return
-    if path.is_file() and path.suffix != ".parquet":
-        raise QontextError(
-            "are not training groups, which are Parquet files",
-            place=path,
-            remedy="Create them with 'qontext mine RUN QRELS', or name a folder in BEIR's layout, to train on its "
-            "positives, or DPR's biencoder-nq-train.json.",
-        )
     for batch in records.read_table(source, GROUPS, columns=GROUPS.names):
         yield from map(Group, *(batch.column(name).to_pylist() for name in GROUPS.names))
 
@@ -126,59 +112,37 @@ def read_candidates(path: Path | str, depth: int | None = None) -> Run:
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str]]:
-    for place, line in read_lines(path):
-        fields = line.split()
-        if len(fields) != 3:
-            raise QontextError(
-                "expected three ids: query, positive, negative",
-                place=place,
-                remedy="Triples of texts have no ids: use MS MARCO's qidpidtriples file, or triples.tsv of 'qontext collect "
-                "--triples'.",
-            )
-        yield unescape(fields[0]), unescape(fields[2])
+    for _, line in read_lines(path):
+        query, _, negative = line.split()
+        yield unescape(query), unescape(negative)
 
 
 def _hard_negatives(path: Path) -> Iterator[tuple[str, str]]:
-    for place, row in read_jsonl(path):
-        systems = row.get("neg")
-        if not isinstance(systems, dict) or not all(isinstance(ids, list) for ids in systems.values()):
-            raise QontextError("expected an object with 'qid' and 'neg': {system: [ids]}", place=place)
-        query = id_of(row.get("qid"), place, "'qid'")
-        for rank in range(max(map(len, systems.values()), default=0)):
-            for ids in systems.values():
-                if rank < len(ids):
-                    yield query, id_of(ids[rank], place, "id of a negative")
+    for _, row in read_jsonl(path):
+        for of_rank in zip_longest(*row["neg"].values()):
+            for id in of_rank:
+                if id is not None:
+                    yield str(row["qid"]), str(id)
 
 
 def _first_of_each(pairs: Iterable[tuple[str, str]], depth: int, path: Path | str) -> Run:
-    """The first `depth` different passages of each query, in order. Pairs are kept as numbers: MS MARCO's file has 400
-    million."""
-    numbers: tuple[dict[str, int], dict[str, int]] = ({}, {})
-    kept = np.zeros(0, np.int64)
-    """The kept pairs, sorted: the query's number in the upper 32 bits, the passage's in the lower ones."""
-    counts = np.zeros(0, np.int64)
-    columns: list[tuple[Ints, Ints, Ints]] = []
-    stream = iter(pairs)
-    while batch := list(islice(stream, _BATCH)):
-        queries, passages = (
-            np.fromiter((of.setdefault(pair[n], len(of)) for pair in batch), np.int64, len(batch))
-            for n, of in enumerate(numbers)
-        )
-        counts = np.pad(counts, (0, len(numbers[0]) - len(counts)))
-        keys = queries << 32 | passages
-        different, first = np.unique(keys, return_index=True)
-        place = np.minimum(np.searchsorted(kept, different), max(0, len(kept) - 1))
-        order = np.sort(first[kept[place] != different] if len(kept) else first)
-        grouped = order[np.argsort(queries[order], kind="stable")]
-        query, sizes = np.unique(queries[grouped], return_counts=True)
-        ranks = np.arange(len(grouped)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        ranks += np.repeat(counts[query], sizes)
-        counts[query] += sizes
-        chosen, ranks = grouped[ranks < depth], ranks[ranks < depth]
-        columns.append((queries[chosen].astype(np.int32), passages[chosen].astype(np.int32), ranks))
-        kept = np.sort(np.concatenate([kept, keys[chosen]]), kind="stable")
-    if not columns:
+    """The first `depth` different passages of each query, in order. Ids are kept as numbers: MS MARCO's file has 400 million
+    pairs."""
+    queries: dict[str, int] = {}
+    passages: dict[str, int] = {}
+    kept: list[dict[int, None]] = []
+    for query, passage in pairs:
+        own = queries.setdefault(query, len(queries))
+        if own == len(kept):
+            kept.append({})
+        if len(kept[own]) < depth:
+            kept[own][passages.setdefault(passage, len(passages))] = None
+    if not kept:
         raise QontextError("contains no negatives", place=path)
-    queries, passages, ranks = (np.concatenate(column) for column in zip(*columns))
-    ids = np.array(list(numbers[1]), dtype=object)
-    return Run.from_codes(queries, list(numbers[0]), passages, ids, -ranks, place=path)
+    sizes = [len(own) for own in kept]
+    codes = np.fromiter(chain.from_iterable(kept), np.int64, sum(sizes))
+    ranks = np.concatenate([np.arange(size) for size in sizes])
+    of_query = np.repeat(np.arange(len(kept)), sizes)
+    return Run.from_codes(
+        of_query, list(queries), codes, np.array(list(passages), dtype=object), -ranks, place=path
+    )

@@ -7,8 +7,9 @@ results from rank `skip` to rank `depth` without the query's positives, optional
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -73,12 +74,9 @@ class MineConfig(PartsConfig):
     """Keep a negative only if its score is lower than that of the query's best-scored positive by at least
     this margin."""
 
-    max_score: float | None = None
-    """Keep a negative only if its score is at most this."""
-
     scores: Annotated[str | None, Input()] = None
-    """Run with the scores for --margin and --max-score, such as a cross-encoder's from `rerank`. Default:
-    each run's own scores. Negatives without a score in it are dropped."""
+    """Run with the scores for --margin, such as a cross-encoder's from `rerank`. Default: each run's own scores. Negatives
+    without a score in it are dropped."""
 
     answers: Annotated[str | None, Input()] = None
     """Questions with answers, such as DPR's biencoder-nq-train.json: passages that contain an answer are no negatives.
@@ -89,9 +87,6 @@ class MineConfig(PartsConfig):
 
     in_document: int = Field(0, ge=0)
     """Negatives per query drawn from the positives' documents."""
-
-    min_grade: int = Field(1, ge=1)
-    """Minimum grade of a positive."""
 
     positives_share: float | None = Field(None, gt=0, le=1)
     """Label queries without judgments by a cross-encoder (RocketQA): a passage is a positive if it has at least this share
@@ -115,30 +110,36 @@ class Mine(Parts[MineConfig]):
 
     @cached_property
     def qrels(self) -> Qrels:
-        return _judgments(self.config)
+        from qontext.data.runs import read_run
+        from qontext.finetune.negatives.selection import confident
+        from qontext.retrieve.inputs import judgments
+
+        config = self.config
+        if config.positives_share is None:
+            return judgments(config.qrels, config.split)
+        return confident(read_run(config.qrels), config.positives_share)
 
     @cached_property
     def judged(self) -> Qrels:
         """The judgments; with a limit, those of some queries."""
         from qontext.training.randomness import sample_names
 
-        config, qrels = self.config, self.qrels
-        if config.limit is None or config.limit >= len(qrels):
+        limit, qrels = self.config.limit, self.qrels
+        if limit is None or limit >= len(qrels):
             return qrels
-        return {name: qrels[name] for name in sample_names(qrels, config.limit, config.seed)}
+        return {name: qrels[name] for name in sample_names(qrels, limit, self.config.seed)}
 
     @cached_property
     def positives(self) -> dict[str, list[str]]:
         from qontext.finetune.negatives.selection import positives_of
 
-        return positives_of(self.judged, self.config.min_grade)
+        return positives_of(self.judged)
 
     def plan(self) -> list[Part]:
+        from qontext.finetune.negatives.selection import NO_POSITIVE
+
         if not self.positives:
-            least = self.config.min_grade
-            raise QontextError(
-                f"no query has a positive (a grade of {least} or more)", place=self.config.qrels
-            )
+            raise QontextError(NO_POSITIVE, place=self.config.qrels)
         return slices(len(self.positives), PART, lambda number: f"groups-{number:05d}.parquet")
 
     def open(self) -> None:
@@ -150,47 +151,38 @@ class Mine(Parts[MineConfig]):
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data import records
         from qontext.finetune.negatives.groups import Groups
-        from qontext.finetune.negatives.selection import SelectionReport, group_of
+        from qontext.finetune.negatives.selection import group_of
 
-        report, groups, how = SelectionReport(), Groups(), self.config.selection()
+        report, groups, how = Counter[str](), Groups(), self.config.selection()
         positives = dict(islice(self.positives.items(), part.first, part.last))
         places = self.sources.places(positives.values())
         for query, own in positives.items():
             groups.append(group_of(query, own, places, self.sources, how, report))
             self.advance(1)
         self.sources.check(groups, self.config.run)
-        self.work.write_json(_report_name(part), asdict(report))
+        self.work.write_json(_report_name(part), report)
         with self.work.write(part.name) as path:
             records.write_table(path, groups.table())
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        from qontext.finetune.negatives.selection import NOTHING, SelectionReport
+        from qontext.finetune.negatives.selection import NO_NEGATIVE
 
-        reports = [read_json(self.work.path / _report_name(part), SelectionReport) for part in outcome.parts]
-        report = SelectionReport.total([SelectionReport(**values) for values in reports])
-        if report.lacking == report.queries:
+        total: Counter[str] = Counter()
+        for part in outcome.parts:
+            total.update(read_json(self.work.path / _report_name(part), dict[str, int]))
+        lacking = total["queries_without_negatives"]
+        if lacking == total["queries"]:
             for name in self.work.names():  # a corrected command starts afresh
                 self.work.remove(name)
-            raise QontextError(NOTHING, place=self.config.run)
-        if report.lacking:
-            log.warn(f"{report.lacking:,} of {report.queries:,} queries lack hard negatives.")
-        return report.summary(len(self.judged) - len(self.positives))
+            raise QontextError(NO_NEGATIVE, place=self.config.run)
+        if lacking:
+            log.warn(f"{lacking:,} of {total['queries']:,} queries lack hard negatives.")
+        return {**total, "queries_without_positives": len(self.judged) - len(self.positives)}
 
 
 def _report_name(part: Part) -> str:
     return f"{LOGS}groups-{part.number:05d}.json"
-
-
-def _judgments(config: MineConfig) -> Qrels:
-    from qontext.data.runs import read_run
-    from qontext.retrieve.inputs import judgments
-
-    if config.positives_share is None:
-        return judgments(config.qrels, config.split)
-    from qontext.finetune.negatives.selection import confident
-
-    return confident(read_run(config.qrels), config.positives_share)
 
 
 def _sources(
@@ -198,6 +190,7 @@ def _sources(
 ) -> NegativeSources:
     """Read all inputs, and check that they belong together."""
     from qontext.data.collection import check_qrels
+    from qontext.data.load import ids_and_documents
     from qontext.data.runs import read_run
     from qontext.finetune.negatives.groups import read_candidates
     from qontext.finetune.negatives.sources import Corpus, NegativeSources, passages_with_answers
@@ -205,7 +198,7 @@ def _sources(
 
     corpus = None
     if config.passages or config.data:
-        corpus = Corpus.read(select_passages(config.data, config.passages), config.seed)
+        corpus = Corpus(ids_and_documents(select_passages(config.data, config.passages)), config.seed)
         named = {*chain.from_iterable(qrels.values()), *(qrels.keys() - queries.keys())}
         known = {id for id, row in zip(named, corpus.rows(list(named)).tolist()) if row >= 0}
         check_qrels(qrels, queries, known, config.qrels)

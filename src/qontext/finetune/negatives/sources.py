@@ -14,7 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from qontext.data.collection import Passage, read_passages
-from qontext.data.load import ids_and_documents
 from qontext.data.runs import Run
 from qontext.evaluation.answers import Question, read_questions, token_matcher, tokens
 from qontext.finetune.negatives.groups import Group
@@ -59,11 +58,6 @@ class Corpus:
         self._names = documents.dictionary
 
     @classmethod
-    def read(cls, passages: str, seed: int) -> Corpus:
-        """The passages of a file or folder."""
-        return cls(ids_and_documents(passages), seed)
-
-    @classmethod
     def of(cls, passages: Iterable[Passage], seed: int) -> Corpus:
         """Passages in memory."""
         passages = list(passages)
@@ -77,28 +71,21 @@ class Corpus:
         return rows
 
     def draw(self, query: str, positives: Mapping[str, int], in_document: int, random: int) -> list[str]:
-        """Negatives of a query: so many of the positives' documents, and so many of all passages."""
-        return [*self.near(query, positives, in_document), *self.anywhere(query, positives, random)]
-
-    def near(self, query: str, positives: Mapping[str, int], count: int) -> list[str]:
-        """At most `count` other passages of the documents of the positives (id → row)."""
-        if not count:
-            return []
-        codes = {int(self._documents[row]) for row in positives.values()}
-        documents = sorted(codes, key=lambda code: str(self._names[code]))
-        rows = [row for code in documents for row in self._members(code) if row not in positives.values()]
-        order = generator(self.seed, "document", query).permutation(len(rows))
-        return [self.ids[rows[i]].as_py() for i in order[:count]]
-
-    def anywhere(self, query: str, positives: Iterable[str], count: int) -> list[str]:
-        """`count` passages that are not positives, or all of these."""
-        if not count:
-            return []
-        excluded = {*positives}
-        size = min(count + len(excluded), len(self.ids))
-        rows = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
-        ids = (self.ids[int(row)].as_py() for row in rows)
-        return list(islice((id for id in ids if id not in excluded), count))
+        """Negatives of a query: at most so many other passages of the documents of the positives (id → row), and so many of
+        all passages, or all of these."""
+        negatives: list[str] = []
+        if in_document:
+            codes = {int(self._documents[row]) for row in positives.values()}
+            documents = sorted(codes, key=lambda code: str(self._names[code]))
+            rows = [row for code in documents for row in self._members(code) if row not in positives.values()]
+            order = generator(self.seed, "document", query).permutation(len(rows))
+            negatives += [self.ids[rows[i]].as_py() for i in order[:in_document]]
+        if random:
+            size = min(random + len(positives), len(self.ids))
+            drawn = generator(self.seed, "random", query).choice(len(self.ids), size, replace=False)
+            ids = (self.ids[int(row)].as_py() for row in drawn)
+            negatives += islice((id for id in ids if id not in positives), random)
+        return negatives
 
     @cached_property
     def _by_document(self) -> np.ndarray[Any, Any]:

@@ -89,9 +89,6 @@ class TokensOptions(Options):
     token_dimensions: int = Field(128, ge=1, le=100_000)
     """Dimensions of a token's vector."""
 
-    skip_punctuation: bool = True
-    """Leave out the vectors of passages' punctuation."""
-
 
 class Tokens(Representation):
     Options = TokensOptions
@@ -133,8 +130,7 @@ class Tokens(Representation):
         if set(MARKERS.values()) <= encoder.tokenizer.get_vocab().keys():
             markers = [AddedToken(word, special=True, normalized=False) for word in MARKERS.values()]
             encoder.tokenizer.add_tokens(markers, special_tokens=True)
-        skipped = list(string.punctuation) if options.skip_punctuation else []
-        representation = cls(encoder, weight_DH, skipped, lengths)
+        representation = cls(encoder, weight_DH, list(string.punctuation), lengths)
         if not representation.has_markers:
             representation.lengths = lengths.with_prompts(encoder)
         representation.fill_up()

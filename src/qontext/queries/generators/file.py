@@ -45,7 +45,7 @@ class FromFile(Generator):
         path = existing(options.queries, "the queries")
         self.of: dict[str, list[str]] = {passage.id: [] for passage in read_passages(task.passages)}
         unknown = 0
-        for id, queries in _by_passage(path):
+        for id, queries in read_queries_by_passage(path):
             if id in self.of:
                 self.of[id] += queries[: task.per_passage - len(self.of[id])]
             else:
@@ -59,7 +59,7 @@ class FromFile(Generator):
             yield index, self.of[passage.id]
 
 
-def _by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
+def read_queries_by_passage(path: Path) -> Iterator[tuple[str, list[str]]]:
     """(passage id, queries) in file order; an id may occur several times."""
     name = plain_name(path)
     if path.is_dir() or name.endswith(".parquet"):
