@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 48424,
+    "LINES": 48403,
     "MODULES": 284,
-    "TEST_LINES": 39758,
+    "TEST_LINES": 39756,
     "MANUAL_WORDS": 24526,
     "RESULT_WORDS": 20112,
 }

@@ -517,7 +517,6 @@ def retrieve(
     system: str | None = None,
     k: int = 1000,
     max_length: int | None = None,
-    query_prompt: str | None = None,
     precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
     scoring: Literal['fp32', 'bf16', 'fp16'] = 'fp32',
     trust: bool = False,

@@ -21,7 +21,6 @@ from qontext.retrieve.directory import LOCK, read_adapted
 def docs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder of documents; vectors are not computed."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(prepared, "PATIENCE", 0)
     monkeypatch.setattr(prepared, "default_encoder", lambda: "nobody/encoder")
     folder = tmp_path / "docs"
     folder.mkdir()

@@ -116,8 +116,7 @@ class Opening:
     trust: bool = False
     """Allow the code or the server that a directory names for its index."""
     max_length: int | None = None
-    query_prompt: str | None = None
-    """Maximum tokens of a query and the text before it, if not those of the encoder."""
+    """Maximum tokens of a query, if not those of the encoder."""
     is_resident: bool = False
     """True where torch is loaded anyway."""
     how: How = field(default_factory=How)
@@ -145,10 +144,7 @@ class Opening:
         """The encoder of queries at a path, for what it `made`: vectors, or their index."""
         from qontext.retrieve.stored import prompts_of
 
-        prompts = prompts_of(made)
-        if self.query_prompt is not None:
-            prompts["query"] = self.query_prompt
-        form |= {"prompts": prompts, "is_resident": self.is_resident}
+        form |= {"prompts": prompts_of(made), "is_resident": self.is_resident}
         if self.max_length is not None:
             form["max_length"] = self.max_length
         encoder: QueryEncoder = self.model(QueryEncoder, path, **form)

@@ -91,10 +91,6 @@ class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
     max_length: int | None = Field(None, ge=3, le=100_000)
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
 
-    query_prompt: str | None = None
-    """A text before each query, such as "query: ", or the name of one of the encoder's prompts. Default: the one that was
-    recorded with the vectors, else as the encoder's folder says."""
-
     precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
     """Number format for encoding queries; auto is bf16 if the hardware supports it, else fp32."""
 
@@ -107,13 +103,9 @@ class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
         return self.system is None
 
     @model_validator(mode="after")
-    def _one_system(self) -> Self:
+    def _command(self) -> Self:
         if self.system is not None:
             outside.check(self.system)
-            if self.index or self.bm25 or self.where:
-                raise QontextError(
-                    "--system is asked itself", remedy="Leave out the index, --bm25 and --where."
-                )
         return self
 
 
@@ -152,13 +144,13 @@ class Search(Parts[RetrieveConfig]):
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data.runs import write_run
 
-        queries, counts = dict(self.queries[part.first : part.last]), {}
+        queries = dict(self.queries[part.first : part.last])
         if self.config.system is not None:
             passages, tag = select_passages(self.config.data, self.config.passages), "outside"
-            run, counts["unmatched"] = outside.ask(self.config.system, queries, passages, self.config.k)
+            run = outside.ask(self.config.system, queries, passages, self.config.k)
         else:
             run, tag = self._search(queries), self.collection.tag
-        self.work.write_json(_counts_name(part), {**counts, "queries": len(run), "results": run.size})
+        self.work.write_json(_counts_name(part), {"queries": len(run), "results": run.size})
         with self.work.write(part.name) as path:
             write_run(run, path, tag=tag)
         self.advance(len(queries))
@@ -188,7 +180,6 @@ class Search(Parts[RetrieveConfig]):
             "queries": len(self.queries),
             "queries_with_results": counts["queries"],
             "results": counts["results"],
-            **({"unmatched_results": counts["unmatched"]} if self.config.system is not None else {}),
             "seconds": round(outcome.seconds, 3),
             "queries_per_second": round(outcome.counts["queries"] / outcome.seconds, 1),
         }
@@ -231,7 +222,6 @@ def _open(config: RetrieveConfig, work: Workdir) -> SearchableFolder:
         encoder=config.encoder,
         untied=config.untied,
         max_length=config.max_length,
-        query_prompt=config.query_prompt,
         is_resident=True,
         how=How(device, config.scoring),
     )

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Any
 
-from qontext.frame import trust
+from qontext.frame import log, trust
 from qontext.frame.errors import QontextError
 from qontext.frame.trust import Demand
 from qontext.retrieve.system import SYSTEMS
@@ -72,29 +72,27 @@ def also_demands(values: Mapping[str, Any]) -> Iterator[Demand]:
         yield from demands({"system": command})
 
 
-def ask(command: str, queries: Mapping[str, str], passages: str, k: int) -> tuple[Run, int]:
-    """The best k passages of each query (id → text), and the number of results that are no passages."""
+def ask(command: str, queries: Mapping[str, str], passages: str, k: int) -> Run:
+    """The best k passages of each query (id → text)."""
     from qontext.data.collection import read_passages
     from qontext.data.runs import Run, read_run
 
-    check(command)
     trust.require(demands({"system": command}))
     lines = [json.dumps({"id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()]
     with TemporaryFile() as output:
         done = subprocess.run(shlex.split(command), input="".join(lines).encode(), stdout=output, check=False)
         if done.returncode:
             raise QontextError(f"failed with the exit code {done.returncode}", place=command)
-        try:
-            found = read_run(f"/dev/fd/{output.fileno()}") if output.seek(0, os.SEEK_END) else Run.of([])
-        except QontextError as error:
-            raise QontextError(f"what it wrote {error.message}", place=command) from None
+        found = read_run(f"/dev/fd/{output.fileno()}") if output.seek(0, os.SEEK_END) else Run.of([])
     run, unmatched = _matched(found, queries, list(read_passages(passages)), k)
     if found.size and not run.size:
         raise QontextError(
             f"none of its results is the id of a passage or a document; the first one is {found.ids[0]!r}",
             place=command,
         )
-    return run, unmatched
+    if unmatched:
+        log.warn(f"{unmatched:,} results are no ids of passages or documents: {command}")
+    return run
 
 
 def _matched(found: Run, queries: Mapping[str, str], passages: list[Passage], k: int) -> tuple[Run, int]:

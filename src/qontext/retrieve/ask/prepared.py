@@ -7,12 +7,10 @@ computed after it, by another process. Later searches index what has changed fir
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +22,6 @@ from qontext.frame.files import cache_folder, digest_of
 from qontext.models.reference import default_encoder
 from qontext.retrieve.directory import PLAN, is_adapted, read_adapted
 
-PATIENCE = 5.0
-"""Seconds that a search waits for another process that updates the index."""
 LOG = "vectors.log"
 """The log of the process that computes vectors."""
 
@@ -77,14 +73,13 @@ def prepare(path: str, *, refresh: bool = False) -> str:
 
 def _refresh(root: Path, **settings: Any) -> None:
     """Index what has changed, unless another process does so."""
-    deadline = time.monotonic() + PATIENCE
-    while is_adapted(root) and _is_written(root):
-        if time.monotonic() > deadline:
-            log.warn(f"another process updates {root}: what changed since it began is not found yet")
-            return
-        time.sleep(0.1)
-    with contextlib.nullcontext() if not is_adapted(root) else log.warnings_only():
+    if not is_adapted(root):
         execution.command("refresh")(root, **settings)
+    elif _is_written(root):
+        log.warn(f"another process updates {root}: what changed since it began is not found yet")
+    else:
+        with log.warnings_only():
+            execution.command("refresh")(root, **settings)
 
 
 def _is_written(root: Path) -> bool:
