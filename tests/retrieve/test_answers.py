@@ -18,8 +18,6 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.models import reference
 from qontext.models.reference import refer
-from qontext.retrieve.open import AdaptedFolder
-from qontext.retrieve.query_encoder import Opening
 from qontext.retrieve.searcher import Searcher
 
 PAGES = {
@@ -60,13 +58,6 @@ def test_an_answer_knows_its_place(adapted: Path) -> None:
         "guide/mill.html", ("Flour",), line=1, last_line=1, metadata={"folder": "guide", "format": "html"}
     )
     assert str(best.place) == "guide/mill.html › Flour, line 1"
-
-
-def test_a_question_shows_cited_passages(adapted: Path) -> None:
-    code, shown = call(adapted, "who bakes bread?", "--k", "2")
-    assert code == 0
-    assert "1. oven" in shown and "news/oven.txt, line 1" in shown and "The oven bakes bread" in shown
-    assert "3." not in shown
 
 
 def test_a_question_as_json(adapted: Path) -> None:
@@ -110,24 +101,6 @@ def test_only_passages_that_fulfil_the_conditions_are_answers(
         assert answered == (documents if conditions else {*PAGES})
 
 
-def test_show_says_what_there_is(adapted: Path) -> None:
-    done = CliRunner().invoke(cli.app, ["show", str(adapted)])
-    assert done.exit_code == 0
-    for shown in (
-        "Recommended: BM25 + adapted encoder.",
-        "3 of 3 documents",
-    ):
-        assert shown in done.stdout, shown
-    summary = api.show(adapted)
-    assert summary["system"] == "hybrid"
-
-
-def test_the_python_function_returns_answers(adapted: Path) -> None:
-    answers = api.search(adapted, "who bakes bread?", k=2, where=["folder=news"])
-    assert answers == Searcher(adapted).search("who bakes bread?", 2, ["folder=news"])
-    assert answers[0].place.file == "news/oven.txt"
-
-
 def test_questions_from_a_pipe(adapted: Path) -> None:
     code, line = call(adapted, "--k", "1", "--json", typed="who bakes bread?\n\nwhat crosses the river?\n")
     assert code == 0
@@ -150,14 +123,6 @@ def test_sub_queries_are_those_of_every_question(adapted: Path) -> None:
     assert asked["question"] == question
     assert [one["score"] for one in asked["answers"]] == [one.score for one in expected]
     assert expected != Searcher(adapted).search(question, 5)
-
-
-def test_conditions_of_two_searches_are_not_mixed(adapted: Path) -> None:
-    folder = AdaptedFolder(adapted, Opening())
-    guide, news = (folder.among((f"folder={name}",)) for name in ("guide", "news"))
-    masks = [rows(folder.lexical) for rows in (guide, news)]
-    assert all(mask is not None and mask.any() for mask in masks)
-    assert not (masks[0] & masks[1]).any()  # type: ignore[operator]
 
 
 def test_a_prompt_on_a_terminal(adapted: Path) -> None:
@@ -218,46 +183,6 @@ def test_conditions_on_indexes_of_every_kind(adapted: Path, tmp_path: Path) -> N
         assert [hit.passage for hit in run["q1"]] == ["news/oven.txt#0"], name
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["q", "--where", "lang"], "is not a condition"),
-        (["q", "--where", "language=de"], "no passage has a field 'language'"),
-        ([""], "the question is empty"),
-    ],
-)
-def test_what_cannot_be_asked_is_refused(adapted: Path, arguments: list[str], message: str) -> None:
-    code, output = call(adapted, *arguments)
-    assert code == 2 and message in output
-
-
-def test_passages_without_places_are_answers_without_one(adapted: Path, tmp_path: Path) -> None:
-    """As they are in an index of an older version."""
-    import pyarrow.parquet as pq
-
-    from qontext.data.places import find_passages
-    from qontext.data.records import PASSAGES
-
-    (part,) = (adapted / "index" / "passages").glob("*.parquet")
-    pq.write_table(pq.read_table(part).select(PASSAGES.names), tmp_path / "old.parquet")
-    passage, place, sentences = find_passages(tmp_path / "old.parquet", ["news/oven.txt#0"])[
-        "news/oven.txt#0"
-    ]
-    assert sentences == (0, 32)
-    numbered = pq.read_table(tmp_path / "old.parquet").set_column(
-        0, "id", [range(pq.read_metadata(part).num_rows)]
-    )
-    pq.write_table(numbered, tmp_path / "numbered.parquet")
-    assert find_passages(tmp_path / "numbered.parquet", ["1"])["1"].passage.id == "1"
-    assert passage.title == "oven" and place == Place() and str(place) == ""
-    with pytest.raises(
-        QontextError, match=r"no passage has a field 'lang'.*Available fields: document, title"
-    ):
-        from qontext.retrieve.where import matching_ids, parse
-
-        matching_ids(parse(["lang=de"]), tmp_path / "old.parquet")
-
-
 @pytest.fixture
 def referring(adapted: Path, tmp_path: Path) -> Path:
     """The same directory with its encoder beside it, in tree/encoder, and not in its folder `model`."""
@@ -302,19 +227,6 @@ def test_another_encoder_is_refused(referring: Path, is_given: bool) -> None:
     code, output = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
     assert code == 2 and ("is not the encoder of" if is_given else "has changed") in output
     assert "unchanged copy" in output
-
-
-@pytest.mark.parametrize("part", ["vectors/*.npy", "bm25/bm25/data*.npy"])
-def test_a_changed_bit_of_a_finished_directory_is_noticed(adapted: Path, tmp_path: Path, part: str) -> None:
-    """By `show --verify`."""
-    root = Path(shutil.copytree(adapted, tmp_path / "mine"))
-    api.show(root, verify=True)
-    (file, *_) = sorted((root / "index").glob(part))
-    content = bytearray(file.read_bytes())
-    content[-5] ^= 1
-    file.write_bytes(content)
-    with pytest.raises(QontextError, match="changed since it was written"):
-        api.show(root, verify=True)
 
 
 def test_a_folder_that_is_not_there_is_no_unfinished_directory(

@@ -15,7 +15,6 @@ from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.evidence import matched_words
 from qontext.retrieve.ask.questions import SubQuery, joined, parse
-from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.fuse import hybrid
 from qontext.retrieve.searcher import Searcher, neighbors
 
@@ -45,18 +44,6 @@ def test_words_are_explained_by_their_weights() -> None:
     assert matched_words(searcher.collection.lexical.bm25, "boats bread", "0") == {
         "bread": answer.evidence.words["bread"]
     }
-
-
-@pytest.mark.parametrize(
-    ("analyzer", "text", "question", "words"),
-    [
-        ("cjk", "図書館で本を読む", "図書館", {"図書", "書館"}),
-        ("code", "the name of a file", "getFileName", {"file", "name"}),
-    ],
-)
-def test_words_are_those_of_the_analyzer(analyzer: str, text: str, question: str, words: set[str]) -> None:
-    bm25 = Bm25.build([text, "a boat"], analyzer=analyzer)
-    assert matched_words(bm25, question, "0").keys() == words
 
 
 def test_a_question_is_encoded_once_for_all_its_hits(finished: Any, monkeypatch: Any) -> None:  # noqa: F811
@@ -93,13 +80,6 @@ def test_parts_are_explained_by_their_ranks_and_the_nearest_sentence(finished: A
 def test_the_best_sentence_is_named() -> None:
     answer = Searcher.build(TEXTS).search("what is hot?")[0]
     assert answer.sentence == "It is hot." and answer.as_json()["sentence"] == "It is hot."
-
-
-def test_answers_below_the_lowest_score_are_left_out() -> None:
-    searcher = Searcher.build(TEXTS)
-    first, second = searcher.search("bread from the mill")
-    assert list(searcher.search("bread from the mill", min_score=first.score)) == [first]
-    assert len(searcher.search("bread from the mill", min_score=second.score)) == 2
 
 
 def test_a_document_is_found_once_by_its_best_passage(folder: Path) -> None:
@@ -180,16 +160,6 @@ def test_neighbors_are_those_of_the_document(folder: Path) -> None:
 )
 def test_sub_queries_are_lines(question: str, parsed: list[SubQuery]) -> None:
     assert parse(question) == parsed
-
-
-def test_sub_queries_are_written_as_they_are_read() -> None:
-    assert joined("a\nb", []) == "a\nb"
-    assert parse(joined("a\nb", ["c\nd", "Words: e", " "])) == [
-        SubQuery("a b"),
-        SubQuery("c d"),
-        SubQuery("e", "words"),
-    ]
-    assert parse(joined("", ["all: words: a"])) == [SubQuery("words: a")]
 
 
 def test_sub_queries_of_the_whole_system_are_fused(finished: Any) -> None:  # noqa: F811

@@ -49,27 +49,6 @@ def test_weights_are_tuned_on_judgments_and_passed_on(runs: list[Path], tmp_path
     assert passed.digest == by_hand.digest == tuned.digest
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"weights": [1]}, "got 1 weights for 2 runs"),
-        ({"weights": [-1, 2]}, "weights must not be negative"),
-        ({"weights": [0, 0]}, "weights must not be negative"),
-    ],
-)
-def test_bad_weights_are_told(
-    runs: list[Path],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    settings: dict[str, object],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("qrels").write_text("q\ta\t1\n")
-    with pytest.raises(QontextError, match=message):
-        api.fuse([str(r) for r in runs], **settings, out="out")
-
-
 @pytest.mark.parametrize("settings", [{}, {"method": "zscore", "weights": (0.7, 0.3), "k": 2}])
 def test_runs_in_memory_are_fused_as_by_the_command(
     runs: list[Path], tmp_path: Path, settings: dict[str, Any]

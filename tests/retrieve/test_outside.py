@@ -14,7 +14,6 @@ from qontext import api, evaluate, load_qrels
 from qontext.data.runs import read_run
 from qontext.frame import artifacts, trust
 from qontext.frame.errors import QontextError
-from qontext.retrieve.ask.outside import all_named
 
 LAMPS = (
     "The lamp of the northern tower was lit by oil until a storm broke its glass in the winter of that year."
@@ -89,19 +88,6 @@ def test_a_command_that_finds_nothing_scores_nothing(data: Path, script: Callabl
     out = api.retrieve(system=script(""), data=data, split="test", out=data.parent / "out")
     assert out.summary["results"] == 0
     assert evaluate(read_run(out.path), load_qrels(data)).means["MRR@10"] == 0
-
-
-@pytest.mark.parametrize(
-    ("system", "message"),
-    [
-        ("grep a", "expected NAME=COMMAND"),
-        ("hybrid_start=grep a", "'hybrid_start' is taken"),
-        ("mine=no-such-program", "no such command"),
-    ],
-)
-def test_bad_names_and_commands(system: str, message: str) -> None:
-    with pytest.raises(QontextError, match=message):
-        all_named([system])
 
 
 def test_a_recipe_runs_no_command_that_the_user_did_not_name(

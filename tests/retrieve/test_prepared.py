@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from qontext import api, cli
+from qontext import api
 from qontext.adapt import follow
 from qontext.frame import locks
 from qontext.retrieve.ask import prepared
@@ -78,16 +76,6 @@ def test_a_question_computes_no_vectors_of_a_directory_of_words(
     monkeypatch.setattr(follow, "default_encoder", lambda: str(tiny_encoder))
     assert [answer.document for answer in api.search(out, "bread", refresh=True)] == ["oven.txt"]
     assert read_adapted(out)["system"] == "bm25"
-
-
-def test_a_program_reads_answers_alone(docs: Path) -> None:
-    """Without a terminal, neither notes nor progress are shown; --verbose shows them."""
-    runner = CliRunner()
-    said = runner.invoke(cli.app, ["search", str(docs), "flour"])
-    assert "mill.md" in said.stdout and said.stderr == ""
-    assert json.loads(runner.invoke(cli.app, ["search", str(docs), "flour", "--json"]).stdout)["answers"]
-    (docs / "oven.txt").write_text("The oven bakes bread.\n")
-    assert runner.invoke(cli.app, ["search", str(docs), "flour"]).stderr == ""
 
 
 def test_documents_are_told_from_what_verbs_write(docs: Path, tmp_path: Path) -> None:

@@ -114,20 +114,6 @@ def test_two_processes_share_the_work(
     assert artifacts.open_artifact(tmp_path / "two").digest == alone.digest
 
 
-def test_what_does_not_fit_is_told(
-    beir: Path, tiny_encoder: Path, tiny_rerankers: list[Path], tmp_path: Path
-) -> None:
-    (tmp_path / "run").write_text("q0 Q0 p01 1 1 x\n")
-    with pytest.raises(QontextError, match="is not a cross-encoder: it has no weights for classifier"):
-        api.rerank(tmp_path / "run", reranker=[str(tiny_encoder)], data=beir, out=tmp_path / "o")
-    (tmp_path / "run").write_text("q0 Q0 p99 1 1 x\n")
-    with pytest.raises(QontextError, match="names the passage 'p99'"):
-        api.rerank(tmp_path / "run", reranker=[str(tiny_rerankers[0])], data=beir, out=tmp_path / "o")
-    (tmp_path / "run").write_text("q99 Q0 p01 1 1 x\n")
-    with pytest.raises(QontextError, match="names the query 'q99'"):
-        api.rerank(tmp_path / "run", reranker=[str(tiny_rerankers[0])], data=beir, out=tmp_path / "o")
-
-
 @pytest.mark.parametrize("settings", [{"k": 2}, {"k": 2, "keep_rest": True}])
 def test_a_run_in_memory_is_reranked_as_by_the_command(
     beir: Path, tmp_path: Path, tiny_rerankers: list[Path], settings: dict[str, Any]

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from qontext import Adapted, Passage, QontextError, Searcher, api
-from qontext.data.runs import read_run
-from qontext.frame.artifacts import open_artifact
+from qontext import Passage, QontextError, Searcher, api
 from qontext.models.encoder import load_encoder
 from qontext.models.representations.base import Lengths
 from qontext.models.representations.sparse import Sparse
@@ -46,41 +44,6 @@ def test_a_saved_searcher_answers_as_before(
     assert [hit.passage for hit in served[0].run({"q": QUESTION}, 3)["q"]] == [hit.id for hit in after]
 
 
-def test_a_saved_searcher_is_searched_by_words_alone(tiny_encoder: Path, tmp_path: Path) -> None:
-    Searcher.build(PASSAGES, tiny_encoder).save(tmp_path / "saved")
-    saved, queries = str(tmp_path / "saved"), tmp_path / "queries.tsv"
-    queries.write_text(f"q1\t{QUESTION}\n")
-    words = Searcher(saved)
-    words.system = "bm25"
-    run = api.retrieve(saved, bm25=True, queries=queries, out=tmp_path / "run")
-    assert dict(read_run(run.path)) == dict(words.run({"q1": QUESTION}, 1_000))
-    assert [hit.id for hit in api.search(saved, QUESTION, bm25=True)] == [hit.id for hit in words(QUESTION)]
-
-
-def test_the_passages_are_an_artifact(tmp_path: Path) -> None:
-    """Recorded, verified, and named as the input of the index."""
-    search, out = Searcher.build(PASSAGES), tmp_path / "saved"
-    search.save(out)
-    passages = open_artifact(out / "index" / "passages", verb="split")
-    assert passages.verify() == [] and passages.summary["passages"] == 3
-    assert open_artifact(out / "index" / "bm25").inputs["source"]["digest"] == passages.digest
-    part = passages.parts(".parquet")[0]
-    part.write_bytes(part.read_bytes()[:-9])
-    with pytest.raises(QontextError, match="part-00000"):
-        Searcher(out)(QUESTION)
-
-
-def test_what_is_not_saved(tmp_path: Path) -> None:
-    search = Searcher.build(PASSAGES)
-    search.save(tmp_path / "saved")
-    with pytest.raises(QontextError, match="is not an empty directory"):
-        search.save(tmp_path / "saved")
-    with pytest.raises(QontextError, match="only passages that were indexed in memory are saved"):
-        Searcher(tmp_path / "saved").save(tmp_path / "again")
-    with pytest.raises(QontextError, match="has no verdict"):
-        _ = Adapted(tmp_path / "saved").verdict
-
-
 def test_a_searcher_whose_directory_nobody_could_open_is_not_saved(
     tiny_encoder: Path, tmp_path: Path
 ) -> None:
@@ -92,18 +55,6 @@ def test_a_searcher_whose_directory_nobody_could_open_is_not_saved(
     with pytest.raises(QontextError, match="the representation 'sparse' are not saved"):
         search.save(tmp_path / "saved")
     assert not (tmp_path / "saved").exists()
-
-
-def test_a_saved_searcher_is_no_directory_of_adapt(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Without an encoder, none is missing; nothing can be updated or removed."""
-    Searcher.build(PASSAGES).save(tmp_path / "saved")
-    api.show(tmp_path / "saved")
-    shown = capsys.readouterr().out
-    assert "BM25" in shown and "encoder" not in shown and "updates the index" not in shown
-    assert repr(Adapted(tmp_path / "saved")) == f"Adapted({str(tmp_path / 'saved')!r})"
-    assert Adapted(tmp_path / "saved")._repr_html_().startswith("Adapted(")
 
 
 def test_searchers_are_named_and_wrong_types_refused(tmp_path: Path) -> None:

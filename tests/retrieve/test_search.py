@@ -25,29 +25,12 @@ def test_bm25_writes_a_run_as_file_or_directory(beir: Path, tmp_path: Path) -> N
         api.retrieve(bm25=True, data=beir, split="test", out=tmp_path / "run.trec")
 
 
-def test_a_run_is_written_and_a_question_is_answered(beir: Path, tmp_path: Path) -> None:
-    index = api.index(beir, backend="bm25", out=tmp_path / "index")
-    api.retrieve(index, data=beir, out=tmp_path / "run")
-    assert api.search(index, "river")[0].passage
-
-
 def test_a_saved_bm25_index_gives_the_same_run(beir: Path, tmp_path: Path) -> None:
     index = api.index(beir, backend="bm25", out=tmp_path / "index")
     a = api.retrieve(index, data=beir, out=tmp_path / "a")
     b = api.retrieve(bm25=True, data=beir, out=tmp_path / "b")
     assert a.digest == b.digest
     assert "computed" not in a.meta, "no model was there"
-
-
-def test_documents_of_other_passages_are_told(beir: Path, tmp_path: Path) -> None:
-    index = api.index(beir, backend="bm25", out=tmp_path / "index")
-    (tmp_path / "other.tsv").write_text("x\tA text.\n")
-    with pytest.raises(
-        QontextError, match=r"a result is the passage 'p[0-9]+', which is not in the passages"
-    ):
-        api.retrieve(
-            index, data=beir, passages=tmp_path / "other.tsv", group="document", out=tmp_path / "run"
-        )
 
 
 def test_dense_search_finds_a_passage_by_its_own_text(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
@@ -90,21 +73,6 @@ def test_many_queries_make_few_parts() -> None:
     assert [search.size_for(count, 200) for count in counts] == [1_024, 1_024, 1_024, 13_312, 63_488, 82_944]
     assert search.size_for(10_000_000, 1_000) == 16_384, "results of a part fit into memory"
     assert search.size_for(10_000_000, 10_000_000) == 1_024
-
-
-def test_a_failed_search_leaves_nothing_behind(beir: Path, tmp_path: Path) -> None:
-    """Although BM25's index was written already."""
-    with pytest.raises(QontextError, match="no passage has a field 'color'"):
-        api.retrieve(bm25=True, data=beir, where=("color=red",), out=tmp_path / "run")
-    assert not (tmp_path / "run").exists()
-
-
-def test_ids_are_looked_up_without_those_of_other_passages(
-    beir: Path, tiny_encoder: Path, tmp_path: Path
-) -> None:
-    opened = open_vectors(api.encode(beir, encoder=tiny_encoder, out=tmp_path / "vectors").path)
-    numbers = np.array([0, 3, 17, 59])
-    assert list(opened.names(numbers)) == list(opened.ids[numbers])
 
 
 def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path, tmp_path: Path) -> None:

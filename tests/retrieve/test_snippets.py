@@ -118,17 +118,6 @@ def test_equal_titles_are_told_apart_and_others_stay_short() -> None:
     assert captions(answers) == [("a", "d, d#0"), ("a", "d, d#1"), ("b", "d")]
 
 
-def test_a_directory_without_places_of_sentences_still_answers(tmp_path: Path, index: Index) -> None:
-    search = index(make.pdf(tmp_path / "pump.pdf", PUMP))
-    (part,) = (search.collection.root / "index/passages").glob("*.parquet")
-    old = pq.read_table(part).drop_columns(["spans", "cell"])
-    from qontext.data.places import find_passages
-
-    pq.write_table(old, tmp_path / "old.parquet")
-    found = find_passages(tmp_path / "old.parquet", ["pump.pdf#0"])["pump.pdf#0"]
-    assert str(found.place.within(found.passage.text, 60, 80)) == "pump.pdf, p. 1"
-
-
 def test_servers_and_frameworks_cite_the_same_place(tmp_path: Path, index: Index) -> None:
     pytest.importorskip("fastapi")
     from qontext.serve import api as http
@@ -174,13 +163,6 @@ def test_rare_words_decide_if_there_is_an_index() -> None:
         rarity=lambda term: rarity.get(term, 0.1),
     )
     assert text[shown.begin : shown.end] == "The carburetor leaks."
-
-
-def test_a_long_sentence_is_cut_between_words() -> None:
-    text = "alpha " * 200 + "needle " + "omega " * 200
-    shown = snippet("needle", text, (0,), most=100)
-    assert "needle" in shown.text and len(shown.text) <= 102
-    assert {*shown.text.strip("…").split()} <= {"alpha", "needle", "omega"}
 
 
 def test_code_keeps_its_lines() -> None:

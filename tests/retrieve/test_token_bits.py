@@ -21,7 +21,6 @@ from qontext.data.runs import Run, read_run
 from qontext.frame.errors import QontextError
 from qontext.models.light import open_light
 from qontext.models.packed import Packed
-from qontext.retrieve import scorers
 from qontext.retrieve.encode import windows_of
 from qontext.retrieve.query_encoder import QueryEncoder
 from qontext.retrieve.scorers import TokenScorer, bits_of, similarities
@@ -110,17 +109,6 @@ def test_signs_and_products() -> None:
     np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
 
 
-def test_passages_are_compared_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    dice = np.random.default_rng(1)
-    starts = np.concatenate([[0], np.cumsum(dice.integers(1, 12, 30))])
-    packed = Packed(starts, bits_of(dice.standard_normal((starts[-1], 16))))
-    query = dice.standard_normal((4, 16)).astype(np.float32)
-    expected = similarities(query, packed)
-    for tokens in (1, 7, 40):
-        monkeypatch.setattr(scorers, "TOKENS_AT_ONCE", tokens)
-        np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
-
-
 def test_texts_without_any_token(tiny_encoder: Path, tmp_path: Path) -> None:
     bare = shutil.copytree(tiny_encoder, tmp_path / "bare")
     tokenizer = json.loads((bare / "tokenizer.json").read_text("utf-8"))
@@ -205,15 +193,6 @@ def test_vectors_and_bits_are_those_of_passes_of_their_own(
     for place, own in enumerate(texts):
         tokens = retriever.encode_each_token(retriever.tokenize(own, "passage"), bits_of)
         np.testing.assert_array_equal(bits[place : place + 1].values, tokens.values)
-
-
-def test_where_bits_do_not_apply(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="need --kind passage"):
-        api.encode(corpus, encoder=tiny_encoder, tokens=True, kind="query", out=tmp_path / "no")
-    vectors = api.encode(corpus, encoder=tiny_encoder, out=tmp_path / "vectors")
-    (tmp_path / "run.trec").write_text("q0 Q0 p01 1 1.0 x\n")
-    with pytest.raises(QontextError, match="Encode again with --tokens"):
-        api.rerank(tmp_path / "run.trec", tokens=vectors, data=corpus, out=tmp_path / "no")
 
 
 def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:

@@ -57,12 +57,6 @@ def test_conditions(condition: str, value: object, holds: bool) -> None:
     assert parsed.holds(value) is holds
 
 
-@pytest.mark.parametrize("condition", ["folder", "=x", "", "  "])
-def test_what_is_no_condition_is_refused(condition: str) -> None:
-    with pytest.raises(QontextError, match=r"is not a condition.*NAME=VALUE"):
-        parse([condition])
-
-
 RECORDS = [
     {"_id": f"p{n}", "title": f"T{n % 3}", "text": f"text {n}", "lang": "de" if n % 2 else "en", "n": n}
     for n in range(40)
@@ -101,23 +95,6 @@ def test_a_mask_has_the_passages_that_fulfil_all_conditions(passages: Path) -> N
 def test_a_field_that_no_passage_has_is_an_error_that_names_those_there_are(passages: Path) -> None:
     with pytest.raises(QontextError, match=r"no passage has a field 'language'.*lang, n"):
         rows_where(["language=de"], passages)
-
-
-def test_places_are_fields_too(tmp_path: Path) -> None:
-    for name in ("guide/a.md", "guide/b.md", "news/c.md"):
-        (tmp_path / "docs" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "docs" / name).write_text(f"# {name}\n\nText.")
-    passages = api.split(tmp_path / "docs", out=tmp_path / "out")
-    ids = np.array([f"{name}#0" for name in ("guide/a.md", "guide/b.md", "news/c.md")], dtype=object)
-    assert mask(["folder=guide"], ids, passages.path).tolist() == [True, True, False]
-    assert mask(["file=*/b.md|news/*"], ids, passages.path).tolist() == [False, True, True]
-    assert mask(["document!=guide/a.md", "format=markdown"], ids, passages.path).tolist() == [
-        False,
-        True,
-        True,
-    ]
-    with pytest.raises(QontextError, match="no passage has a field 'lang'"):
-        mask(["lang=de"], ids, passages.path)
 
 
 def test_a_passage_is_on_all_pages_that_its_text_is_on(tmp_path: Path) -> None:
