@@ -174,7 +174,7 @@ def filter(
     passages: str | Path | Artifact,
     on: str = 'local',
     shard: str | None = None,
-    by: Literal['overlap', 'retrieval', 'reranker', 'mutual'] | str = 'retrieval',
+    by: Literal['overlap', 'retrieval', 'reranker'] | str = 'retrieval',
     keep_at_least: int = 1,
     at_least: float = ...,
     at_most: float = 1.0,

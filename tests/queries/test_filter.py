@@ -12,7 +12,7 @@ from qontext.data import records
 from qontext.data.collection import read_passages
 from qontext.frame.errors import QontextError
 from qontext.queries.filter import Lookup
-from qontext.queries.judges import back_ranks, overlap, ranks
+from qontext.queries.judges import overlap, ranks
 from qontext.retrieve.bm25 import Bm25
 from qontext.retrieve.index.lexical import LexicalIndex
 from qontext.retrieve.system import IndexRanker
@@ -59,17 +59,7 @@ def test_rank_counts_from_one():
     assert ranks(index, ["bee honey"], np.array([0]), 1).tolist() == [0]
 
 
-def test_back_rank_is_the_place_among_all_queries():
-    index, owner = words_of(["stone", "bee", "bee honey wax", "ice", "wool"]), np.array([0, 0, 1, 1])
-    back = back_ranks(index, ["bee honey wax", "stone ice"], owner, 1, np.array([4, 4]))
-    assert back[:2].tolist() == [2, 1] and back[2] in (1, 2) and back[3] == 0
-    nearest = back_ranks(index, ["bee honey wax", "stone ice"], owner, 1, np.array([1, 4]))
-    assert nearest[:2].tolist() == [0, 1]
-
-
-@pytest.mark.parametrize(
-    "options", [{"by": "overlap"}, {"by": "retrieval", "top": 1}, {"by": "mutual", "top": 1}]
-)
+@pytest.mark.parametrize("options", [{"by": "overlap"}, {"by": "retrieval", "top": 1}])
 def test_good_queries_stay_and_strangers_go(few, queries, tmp_path, options):
     done = api.filter(queries, passages=few, out=tmp_path / "f", **options)
     assert [(r["passage"], r["query"]) for r in table(done)] == [(f"p{n}", GOOD[n]) for n in range(4)]
@@ -107,13 +97,12 @@ def test_copies_can_be_left_out(few, tmp_path):
     assert [r["query"] for r in table(done)] == ["frozen river of ice"]
 
 
-@pytest.mark.parametrize("by", ["retrieval", "mutual"])
-def test_queries_that_the_retriever_answers_already_can_be_left_out(few, tmp_path, by):
+def test_queries_that_the_retriever_answers_already_can_be_left_out(few, tmp_path):
     queries = [f"{GOOD[1]} lighthouse", "yeast"]
     rows = [{"passage": "p0", "query": query, "number": n} for n, query in enumerate([GOOD[0], *queries])]
     rows += [{"passage": f"p{n}", "query": GOOD[n], "number": 0} for n in range(1, 4)]
     records.write_table(tmp_path / "q.parquet", records.table_of(rows, records.QUERIES))
-    settings = {"passages": few, "by": by, "keep_at_least": 0}
+    settings = {"passages": few, "keep_at_least": 0}
     ranked = api.filter(tmp_path / "q.parquet", out=tmp_path / "all", top=4, **settings)
     ranks = {(r["passage"], r["query"]): r["rank"] for r in table(ranked)}
     assert set(ranks.values()) == {1, 2}
@@ -174,16 +163,15 @@ def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_enco
     assert [r["rerank"] for r in table(done)] == pytest.approx((1 / (1 + np.exp(-logits))).tolist())
 
 
-@pytest.mark.parametrize("by", ["retrieval", "mutual"])
-def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm, by):
-    done = api.filter(queries, passages=few, out=tmp_path / "f", by=by, retriever=minilm, top=1)
+def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm):
+    done = api.filter(queries, passages=few, out=tmp_path / "f", retriever=minilm, top=1)
     assert [(r["passage"], r["query"]) for r in table(done)] == [(f"p{n}", GOOD[n]) for n in range(4)]
     assert [p.name for p in done.path.iterdir() if p.suffix == ".npy"] == []  # the vectors are gone
 
 
 def scores(artifact):
     return {
-        (r["passage"], r["query"]): (r["rank"], r.get("back_rank"), r["score"])
+        (r["passage"], r["query"]): (r["rank"], r["score"])
         for part in artifact.parts(".parquet")
         for r in pq.read_table(part).to_pylist()
     }
@@ -192,7 +180,7 @@ def scores(artifact):
 @pytest.mark.parametrize("dense", [False, True])
 def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
     """Queries in passage order, in many parts or one, and shuffled, so that a passage's do not stand together."""
-    settings = {"passages": passages, "by": "mutual", "top": 3, "keep_at_least": 5}
+    settings = {"passages": passages, "top": 3, "keep_at_least": 5}
     settings |= {"retriever": tiny_encoder} if dense else {}
     generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase", part_passages=7)
     rows = [row for part in generated.parts() for row in pq.read_table(part).to_pylist()]
@@ -204,7 +192,7 @@ def test_order_and_parts_do_not_matter(passages, tmp_path, tiny_encoder, dense):
         api.filter(tmp_path / "one.parquet", out=tmp_path / "one", **settings)
     )
     mixed = scores(api.filter(tmp_path / "mixed.parquet", out=tmp_path / "mixed", **settings))
-    # On the way back, equal scores go by number, which is another one now; vectors differ in their last bits.
+    # Vectors differ in their last bits.
     same = [mixed[pair][0] == score[0] for pair, score in many.items()]
     assert sum(same) >= 190 if dense else all(same)
 
@@ -222,8 +210,8 @@ def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder,
         BertModel(BertConfig.from_pretrained(tiny_encoder)).save_pretrained(pair / "query")
         tiny_encoder = pair
     generated = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    done = api.filter(generated, passages=passages, out=tmp_path / "f", by="mutual", retriever=tiny_encoder,
-                      keep_at_least=5)  # fmt: skip
+    settings = {"passages": passages, "retriever": tiny_encoder, "keep_at_least": 5}
+    done = api.filter(generated, out=tmp_path / "f", **settings)
     rows = table(done)
     encoder, lookup = Retriever(str(tiny_encoder)), Lookup(passages)
     texts = [passage.content for passage in read_passages(passages)]
@@ -239,8 +227,7 @@ def test_ranks_are_those_of_all_inner_products(passages, tmp_path, tiny_encoder,
         ]
 
     assert all(is_place([r["rank"] for r in rows], products, 100))
-    assert all(is_place([r["back_rank"] for r in rows], products[:, of].T, 200))
-    assert len({r["rank"] for r in rows}) > 10 and len({r["back_rank"] for r in rows}) > 20
+    assert len({r["rank"] for r in rows}) > 10
 
 
 def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny_encoder, monkeypatch):
@@ -262,7 +249,7 @@ def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny
     monkeypatch.setattr(Retriever, "encode_tokens", dies)
     with pytest.raises(KeyboardInterrupt):
         api.filter(generated, out=tmp_path / "f", **settings)
-    assert len(list((tmp_path / "f").glob("vectors-passage-*.npy"))) == 2
+    assert len(list((tmp_path / "f").glob("vectors-*.npy"))) == 2
     assert api.filter(generated, out=tmp_path / "f", **settings).digest == whole.digest
     assert sizes == [10, 10, 10, 10, 10, 200]  # two blocks were there already
 

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from qontext import api
 from qontext.data.collection import Passage, read_queries
-from qontext.queries.generate import _make_part
 from qontext.queries.imitation import Style
 
 PASSAGE = Passage("p", "Ovens", "Bread is baked in ovens of clay.", "d")
@@ -40,12 +38,17 @@ def test_candidates_are_taken_once_and_few_are_no_problem() -> None:
     assert style.choose(PASSAGE, [], 3) == []
 
 
-def test_an_echo_of_the_passage_takes_no_place() -> None:
-    texts = [PASSAGE.text, "", "Bread", "bread?", "how is it baked?"]
-    generator: Any = lambda passages: iter([(0, texts)])  # noqa: E731
-    style = Style([PASSAGE.text], 7)
-    table = _make_part(generator, [PASSAGE], 2, lambda count: None, style)
-    assert sorted(table["query"].to_pylist()) == ["Bread", "how is it baked?"]
+def test_an_echo_of_the_passage_takes_no_place(tmp_path: Path) -> None:
+    rows = [{"_id": "p", "title": "Ovens", "text": PASSAGE.text}]
+    (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    queries = {"id": "p", "queries": [PASSAGE.text, "", "Bread", "bread?", "how is it baked?"]}
+    (tmp_path / "queries.jsonl").write_text(json.dumps(queries) + "\n")
+    (tmp_path / "asked.txt").write_text(PASSAGE.text + "\n")
+    made = api.generate(
+        tmp_path / "docs.jsonl", generator="file", queries=tmp_path / "queries.jsonl", per_passage=2,
+        like=tmp_path / "asked.txt", out=tmp_path / "out",
+    )  # fmt: skip
+    assert sorted(read_queries(made.path).values()) == ["Bread", "how is it baked?"]
 
 
 def test_a_log_of_questions_is_read_by_line(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from qontext.frame.config import Input
 from qontext.frame.errors import QontextError
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig
 from qontext.frame.stages import Stage
-from qontext.queries.judges import JUDGES, VECTORS, JudgedPart, JudgedTexts
+from qontext.queries.judges import JUDGES, VECTORS, JudgedPart
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -68,15 +68,15 @@ class Filter(Parts[FilterConfig]):
 
     def open(self) -> None:
         self.passages = Lookup(self.config.passages)
-        texts = JudgedTexts(self.config.queries, self.config.passages)
-        self.judge = JUDGES.load(self.config.by)(self.config.options("by"), texts, self.work)
+        kind, options = JUDGES.load(self.config.by), self.config.options("by")
+        self.judge = kind(options, self.config.passages, self.work)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         from qontext.data import records
 
         file = self.files[part.number]
         table = records.read_whole(file, records.QUERIES)
-        rows = self.passages.part_of(table, str(file), part.first, self.judge.between)
+        rows = self.passages.part_of(table, str(file), self.judge.between)
         scores = self.judge(rows)
         with self.work.write(part.name) as path:
             records.write_table(path, _kept(table, scores, rows.owner, self.config.keep_at_least))
@@ -119,7 +119,7 @@ class Lookup:
         self._last = entries
         return entries
 
-    def part_of(self, table: pa.Table, place: str, first: int, between: str | None) -> JudgedPart:
+    def part_of(self, table: pa.Table, place: str, between: str | None) -> JudgedPart:
         """The queries of a part with their passages."""
         import numpy as np
 
@@ -138,7 +138,6 @@ class Lookup:
             owner=np.array([place_of[id] for id in names], np.int64),
             contents=[entries[id][1].joined(between) for id in ids],
             numbers=np.array([entries[id][0] for id in ids], np.int64),
-            first=first,
         )
 
 
@@ -193,7 +192,7 @@ STAGE = Stage(
     format=3,
     examples="""
         qontext filter queries --passages passages --out filtered
-        qontext filter queries --passages passages --by mutual --retriever retriever --out filtered
+        qontext filter queries --passages passages --retriever retriever --out filtered
         qontext filter queries --passages passages --by overlap --at-least 0.5 --at-most 0.9 --out filtered
         qontext filter queries --passages passages --by reranker --reranker reranker --out filtered
     """,

@@ -21,13 +21,10 @@ from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
-from qontext.queries.generators import GENERATORS, Generator, Task
+from qontext.queries.generators import GENERATORS, Task
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from qontext.data.collection import Passage
-    from qontext.queries.imitation import Style
 
 FOOTER = b"qontext"
 
@@ -92,16 +89,15 @@ class Generate(Parts[GenerateConfig]):
         if not total:
             raise QontextError(f"contains no {self.config.of}", place=self.config.passages)
         size = self.config.part_passages or self.kind.part_passages
-        return slices(total, size, part_name, weight=self.config.per_passage)
+        return slices(total, size, lambda part: f"part-{part:05d}.parquet", weight=self.config.per_passage)
 
     def open(self) -> None:
-        options = self.options
+        from qontext.queries.imitation import CANDIDATES, Style
+
+        config, options = self.config, self.options
         if here := self.kind.computes_in(options):
             precision = artifacts.settle(self.work, options.precision, here)
             options = options.model_copy(update={"precision": precision})
-        config = self.config
-        from qontext.queries.imitation import CANDIDATES, Style
-
         self.style = None if config.like is None else Style.of(config.like, config.seed)
         asked = config.per_passage * (1 if self.style is None else CANDIDATES)
         self.generator = self.kind(options, Task(config.passages, asked, config.seed))
@@ -110,90 +106,55 @@ class Generate(Parts[GenerateConfig]):
         return self.passages.read(part.first, part.last)
 
     def make(self, part: Part, content: list[Passage]) -> dict[str, int]:
+        import pyarrow as pa
+
         from qontext.data import records
 
-        repeats = self.generator.repeats_passage or self.config.of == "queries"
-        table = _make_part(
-            self.generator, content, self.config.per_passage, self.advance, self.style, repeats=repeats
-        )
+        self.generator.tally = tally = Counter[str]()
+        tally["passages"] = len(content)
+        full = [passage for passage in content if passage.text.strip()]
+        tally["empty_passages"] = len(content) - len(full)
+        of: dict[int, list[str]] = {}
+        for place, generated in self.generator(full):
+            of[place] = self._chosen(full[place], generated, tally)
+            self.advance(self.config.per_passage)
+        rows = [(passage.id, *row) for place, passage in enumerate(full) for row in enumerate(of[place])]
+        ids, numbers, queries = zip(*rows) if rows else ((), (), ())
+        tally["queries"] = len(rows)
+        tally["passages_without_queries"] = len(content) - sum(map(bool, of.values()))
+        table = pa.table({"passage": ids, "query": queries, "number": numbers}, records.QUERIES)
         with self.work.write(part.name) as path:
-            records.write_table(path, table)
-        return {"queries": table.num_rows}
+            records.write_table(path, table.replace_schema_metadata({FOOTER: json.dumps(tally)}))
+        return {"queries": len(rows)}
+
+    def _chosen(self, passage: Passage, generated: list[str], tally: Counter[str]) -> list[str]:
+        """A passage's queries; what was dropped is counted."""
+        from qontext.queries.generators import clean
+
+        count = self.config.per_passage
+        # Queries may repeat the passage if that is meant.
+        repeats = self.generator.repeats_passage or self.config.of == "queries"
+        if self.style is None:
+            return clean(generated[:count], passage, tally, keep_echoes=repeats)
+        kept = clean(generated, passage, tally, keep_echoes=repeats)
+        return self.style.choose(passage, kept, count)
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
-        tally, queries = _count([self.work.path / part.name for part in outcome.parts])
-        summary = _summarize(tally, queries, outcome.parts[-1].last)
+        from qontext.data import records
+
+        tally: Counter[str] = Counter()
+        for part in outcome.parts:
+            tally.update(records.read_footer(self.work.path / part.name, FOOTER, dict[str, int]))
+        if not tally["queries"]:
+            raise QontextError(
+                "no queries were generated", place=self.work.path, remedy=f"Counts: {dict(tally)}"
+            )
+        dropped = {name: tally.pop(name, 0) for name in ("empty", "duplicates", "echoes")}
+        per_passage = round(tally["queries"] / tally["passages"], 3)
+        summary = {**dict(sorted(tally.items())), "queries_per_passage": per_passage, "dropped": dropped}
         if outcome.counts["queries"]:
             summary["queries_per_second"] = round(outcome.counts["queries"] / outcome.seconds, 1)
         return summary
-
-
-def part_name(part: int) -> str:
-    return f"part-{part:05d}.parquet"
-
-
-def _make_part(
-    generator: Generator,
-    passages: list[Passage],
-    per_passage: int,
-    advance: Any,
-    style: Style | None = None,
-    *,
-    repeats: bool = False,
-) -> pa.Table:
-    """The part's rows in passage order, with the counts in the footer. Queries may repeat the passage if that is meant."""
-    import pyarrow as pa
-
-    from qontext.data import records
-    from qontext.queries.generators import clean
-
-    generator.tally = tally = Counter[str]()
-    queries_of: list[list[str]] = [[] for _ in passages]
-    full = [i for i, passage in enumerate(passages) if passage.text.strip()]
-    tally["empty_passages"] = len(passages) - len(full)
-    for place, queries in generator([passages[i] for i in full]):
-        passage = passages[full[place]]
-        asked = queries[:per_passage] if style is None else queries
-        kept = clean(asked, passage, tally, keep_echoes=repeats)
-        queries_of[full[place]] = kept if style is None else style.choose(passage, kept, per_passage)
-        advance(per_passage)
-    tally["without_queries"] = sum(not queries for queries in queries_of)
-    columns = {
-        "passage": [passage.id for passage, queries in zip(passages, queries_of) for _ in queries],
-        "query": [query for queries in queries_of for query in queries],
-        "number": [number for queries in queries_of for number in range(len(queries))],
-    }
-    table = pa.table(columns, records.QUERIES)
-    return table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})
-
-
-def _count(parts: list[Path]) -> tuple[Counter[str], int]:
-    """The totals of the parts' footers, and the number of queries."""
-    from qontext.data import records
-
-    tally: Counter[str] = Counter()
-    queries = 0
-    for part in parts:
-        queries += records.open_parquet(part).metadata.num_rows
-        tally.update(records.read_footer(part, FOOTER, dict[str, int]))
-    if not queries:
-        raise QontextError(
-            "no queries were generated", place=parts[0].parent, remedy=f"Counts: {dict(tally)}"
-        )
-    return tally, queries
-
-
-def _summarize(tally: Counter[str], queries: int, passages: int) -> dict[str, Any]:
-    counts = dict(tally)
-    return {
-        "passages": passages,
-        "queries": queries,
-        "queries_per_passage": round(queries / passages, 3),
-        "passages_without_queries": counts.pop("without_queries", 0),
-        "empty_passages": counts.pop("empty_passages", 0),
-        "dropped": {name: counts.pop(name, 0) for name in ("empty", "duplicates", "echoes")},
-        **dict(sorted(counts.items())),
-    }
 
 
 STAGE = Stage(

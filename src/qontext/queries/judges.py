@@ -3,7 +3,6 @@ A judge sees one part of queries at a time; its columns do not depend on other p
 
 - ``overlap``   the share of the query's content words, stemmed, that are in the passage or its title
 - ``rank``      rank of the passage in a search with the query, by BM25 or a dense retriever; 0 beyond the depth (round trip)
-- ``back_rank`` rank of the query among all queries in a search with the passage (reverse direction)
 - ``rerank``    probability of the pair by a cross-encoder
 
 Shapes: N queries, U passages.
@@ -12,7 +11,7 @@ Shapes: N queries, U passages.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
@@ -24,11 +23,9 @@ from qontext.frame.config import DeviceConfig, Input, Options
 from qontext.frame.kinds import Kind, Kinds
 
 if TYPE_CHECKING:
-    from qontext.models.folder import TextKind
     from qontext.queries.words import Array
     from qontext.retrieve.system import IndexRanker
 
-PAIRS = 4096
 DEPTH = 100
 """Maximum rank that is computed; beyond it, rank and score are 0."""
 VECTORS = "vectors-"
@@ -45,8 +42,6 @@ class JudgedPart(NamedTuple):
     """[U] the passages, with their titles as the judge reads them."""
     numbers: Array
     """[U] the passages' numbers in the collection."""
-    first: int
-    """The number of the first query among all queries."""
 
     def pairs(self) -> list[tuple[str, str]]:
         """Each query and its passage."""
@@ -61,28 +56,12 @@ JUDGES = Kinds(
         "overlap": Kind("qontext.queries.judges:ByOverlap", "shared words"),
         "retrieval": Kind("qontext.queries.judges:ByRetrieval", "the query finds its passage"),
         "reranker": Kind("qontext.queries.judges:ByReranker", "a cross-encoder scores the pair"),
-        "mutual": Kind(
-            "qontext.queries.judges:Mutual", "the query finds its passage, and the passage its query"
-        ),
     },
 )
 
 
-class JudgedTexts(NamedTuple):
-    """All queries and their passages, by their paths."""
-
-    queries: str
-    passages: str
-
-    def contents(self, between: str | None) -> Iterator[str]:
-        """Titles and texts in order, with `between` between them; None leaves out the titles."""
-        from qontext.data.collection import read_passages
-
-        return (passage.joined(between) for passage in read_passages(self.passages))
-
-
 class Judge(ABC):
-    """Columns for the queries of one part. It is opened with its options, the texts of all parts, and the directory that
+    """Columns for the queries of one part. It is opened with its options, the path of the passages, and the directory that
     the stage writes."""
 
     Options: ClassVar[type[Options]] = Options
@@ -90,7 +69,7 @@ class Judge(ABC):
     """Stands between the title and the text of a passage: of a model, by the rule of titles in its folder; None leaves out
     the title."""
 
-    def __init__(self, options: Any, texts: JudgedTexts, work: Workdir) -> None:
+    def __init__(self, options: Any, passages: str, work: Workdir) -> None:
         self.options, self.work = options, work
 
     @abstractmethod
@@ -126,15 +105,21 @@ class RerankerOptions(Options, DeviceConfig):
 class ByReranker(Judge):
     Options = RerankerOptions
 
-    def __init__(self, options: RerankerOptions, texts: JudgedTexts, work: Workdir) -> None:
+    def __init__(self, options: RerankerOptions, passages: str, work: Workdir) -> None:
         from qontext.models.cross_encoder import CrossEncoder
 
-        super().__init__(options, texts, work)
+        super().__init__(options, passages, work)
         self.reranker = CrossEncoder(options.reranker, **_computing(options, work))
         self.between = self.reranker.titles.between
 
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
-        chance = probabilities(self.reranker, part.pairs())
+        import numpy as np
+
+        from qontext.queries.words import READ_CHARACTERS
+
+        pairs = [(text, passage[:READ_CHARACTERS]) for text, passage in part.pairs()]
+        # The logistic function, without overflow.
+        chance = (0.5 + 0.5 * np.tanh(self.reranker.score(pairs) / 2)).astype(np.float32)
         return {"rerank": chance, "score": chance, "passed": chance >= self.options.at_least}
 
 
@@ -143,99 +128,48 @@ class RetrievalOptions(Options, DeviceConfig):
     """Dense retriever. Default: BM25."""
 
     top: Annotated[int, Field(ge=1)] = 10
-    """The passage must be among this many top results. In the reverse direction, the cutoff is this many times the
-    passage's number of queries."""
+    """The passage must be among this many top results."""
 
     skip: Annotated[int, Field(ge=0)] = 0
     """Queries with which the passage is already among this many top results fail, too: they teach the retriever little."""
 
 
 class ByRetrieval(Judge):
-    """Texts are numbered from 0 in order. Only BM25's index, or vectors in memory-mapped files, grow with the collection:
-    neither contains the texts."""
+    """Passages are numbered from 0 in order. Only BM25's index, or vectors in memory-mapped files, grow with the
+    collection: neither contains the texts."""
 
     Options = RetrievalOptions
-    retriever: Any = None
 
-    def __init__(self, options: RetrievalOptions, texts: JudgedTexts, work: Workdir) -> None:
-        super().__init__(options, texts, work)
-        if options.retriever is not None:
-            from qontext.models.retriever import Retriever
-
-            self.retriever = Retriever(options.retriever, **_computing(options, work))
-            self.between = self.retriever.titles.between
-        self.forward = self.search_in(texts.contents(self.between), "passage")
-
-    def __call__(self, part: JudgedPart) -> dict[str, Array]:
-        return self._by_rank(part, part.queries)
-
-    def _by_rank(self, part: JudgedPart, queries: Any) -> dict[str, Array]:
-        found = ranks(self.forward, queries, part.numbers[part.owner], max(DEPTH, self.options.top))
-        passed = (found > self.options.skip) & (found <= self.options.top)
-        return {"rank": found, "score": reciprocal(found), "passed": passed}
-
-    def search_in(self, texts: Iterable[str], kind: TextKind) -> IndexRanker:
-        """The search among these texts, by words or by vectors: a file per block as in `encode`, so that a killed run
-        resumes after the last complete one."""
-        import numpy as np
-
-        from qontext.frame.files import read_array
+    def __init__(self, options: RetrievalOptions, passages: str, work: Workdir) -> None:
+        from qontext.data.collection import read_passages
+        from qontext.models.retriever import Retriever
         from qontext.retrieve.bm25 import Bm25
-        from qontext.retrieve.encode import BLOCK
         from qontext.retrieve.index.exact import ExactIndex
         from qontext.retrieve.index.lexical import LexicalIndex
-        from qontext.retrieve.stored import ArrayVectors
         from qontext.retrieve.system import IndexRanker
 
-        if self.retriever is None:
-            return IndexRanker(LexicalIndex(Bm25.build(texts)))
-        parts, stream = list[str](), iter(texts)
-        with log.progress(f"encode {kind}s", None, "texts") as advance:
-            while block := list(islice(stream, BLOCK)):
-                parts.append(f"{VECTORS}{kind}-{len(parts):05d}.npy")
-                if not self.work.has(parts[-1]):
-                    vectors = self.retriever.encode(block, kind, advance=advance)
-                    with self.work.write(parts[-1]) as path, path.open("wb") as file:
-                        np.save(file, vectors, allow_pickle=False)
-        shape = (None, self.retriever.dimension)
-        vectors = ArrayVectors([read_array(self.work.path / part, "f", shape=shape) for part in parts])
-        return IndexRanker(ExactIndex(vectors, device=str(self.retriever.device)), self.retriever)
-
-    def known(self, among: IndexRanker, texts: list[str], numbers: Array) -> Any:
-        """The search input for texts of these numbers among those: their vectors, if they have been encoded."""
-        index: Any = among.index
-        return texts if self.retriever is None else index.vectors.take(numbers)
-
-
-class Mutual(ByRetrieval):
-    def __init__(self, options: RetrievalOptions, texts: JudgedTexts, work: Workdir) -> None:
-        super().__init__(options, texts, work)
-        self.backward = self.search_in(_queries(texts.queries), "query")
+        super().__init__(options, passages, work)
+        if options.retriever is None:
+            texts = (passage.joined(self.between) for passage in read_passages(passages))
+            self.ranker = IndexRanker(LexicalIndex(Bm25.build(texts)))
+            return
+        retriever = Retriever(options.retriever, **_computing(options, work))
+        self.between = retriever.titles.between
+        texts = (passage.joined(self.between) for passage in read_passages(passages))
+        index = ExactIndex(_vectors(retriever, texts, work), device=str(retriever.device))
+        self.ranker = IndexRanker(index, retriever)
 
     def __call__(self, part: JudgedPart) -> dict[str, Array]:
         import numpy as np
 
-        from qontext.queries.words import READ_CHARACTERS
-
-        mine = np.arange(part.first, part.first + len(part.queries))
-        found = self._by_rank(part, self.known(self.backward, part.queries, mine))
-        own = np.bincount(part.owner, minlength=len(part.contents))
-        contents = [content[:READ_CHARACTERS] for content in part.contents]
-        known = self.known(self.forward, contents, part.numbers)
         depth = max(DEPTH, self.options.top)
-        back = back_ranks(self.backward, known, part.owner, part.first, depth * own)
-        of_passage = own[part.owner]
-        # Both directions have equal weight; a passage's best own query has the full score.
-        there, again = found["score"], reciprocal(-(-back // of_passage))
-        both = np.where((there > 0) & (again > 0), 2 * there * again / np.maximum(there + again, 1e-9), 0.0)
-        returns = (back > 0) & (back <= self.options.top * of_passage)
-        return {
-            "rank": found["rank"], "back_rank": back, "score": both.astype(np.float32),
-            "passed": found["passed"] & returns,
-        }  # fmt: skip
+        found = ranks(self.ranker, part.queries, part.numbers[part.owner], depth)
+        score = np.where(found > 0, 1.0 / np.maximum(found, 1), 0.0).astype(np.float32)
+        passed = (found > self.options.skip) & (found <= self.options.top)
+        return {"rank": found, "score": score, "passed": passed}
 
 
-def ranks(ranker: IndexRanker, queries: Any, targets: Array, depth: int) -> Array:
+def ranks(ranker: IndexRanker, queries: Sequence[str], targets: Array, depth: int) -> Array:
     """[N] the rank (from 1) of number `targets[n]` in the search for `queries[n]`; 0 beyond `depth`."""
     import numpy as np
 
@@ -245,18 +179,24 @@ def ranks(ranker: IndexRanker, queries: Any, targets: Array, depth: int) -> Arra
     return best
 
 
-def back_ranks(ranker: IndexRanker, passages: Any, owner: Array, first: int, most: Array) -> Array:
-    """[N] the rank (from 1) of each text in the search with its own passage, among all texts; 0 beyond the depth. The N
-    texts are numbered from `first` on; text n belongs to passage `owner[n]` of the U, each searched to rank `most[u]`."""
+def _vectors(retriever: Any, texts: Any, work: Workdir) -> Any:
+    """The vectors of passages, in a file per block as in `encode`: a killed run resumes after the last complete one."""
     import numpy as np
 
-    found = np.zeros(len(owner), np.int32)
-    numbers = ranker.top(passages, int(most.max(initial=1)), kind="passage")[0] - first
-    inside = (numbers >= 0) & (numbers < len(owner))
-    mine = inside & (owner[np.where(inside, numbers, 0)] == np.arange(len(most))[:, None])
-    row, column = np.nonzero(mine & (np.arange(numbers.shape[1]) < most[:, None]))
-    found[numbers[row, column]] = column + 1
-    return found
+    from qontext.frame.files import read_array
+    from qontext.retrieve.encode import BLOCK
+    from qontext.retrieve.stored import ArrayVectors
+
+    parts = list[str]()
+    with log.progress("encode passages", None, "texts") as advance:
+        while block := list(islice(texts, BLOCK)):
+            parts.append(f"{VECTORS}{len(parts):05d}.npy")
+            if not work.has(parts[-1]):
+                vectors = retriever.encode(block, "passage", advance=advance)
+                with work.write(parts[-1]) as path, path.open("wb") as file:
+                    np.save(file, vectors, allow_pickle=False)
+    shape = (None, retriever.dimension)
+    return ArrayVectors([read_array(work.path / part, "f", shape=shape) for part in parts])
 
 
 def overlap(pairs: Sequence[tuple[str, str]]) -> Array:
@@ -278,37 +218,9 @@ def overlap(pairs: Sequence[tuple[str, str]]) -> Array:
     return shares
 
 
-def probabilities(reranker: Any, pairs: Sequence[tuple[str, str]]) -> Array:
-    """[N] the probabilities of the pairs by a `CrossEncoder`."""
-    import numpy as np
-
-    from qontext.queries.words import READ_CHARACTERS
-
-    scores = np.zeros(len(pairs), np.float32)
-    for start in range(0, len(pairs), PAIRS):
-        some = [(text, passage[:READ_CHARACTERS]) for text, passage in pairs[start : start + PAIRS]]
-        scores[start : start + PAIRS] = reranker.score(some)
-    chances: Array = 0.5 + 0.5 * np.tanh(scores / 2)  # the logistic function, without overflow
-    return chances
-
-
-def reciprocal(ranks: Array) -> Array:
-    """Reciprocal rank: 1 for rank 1, 1/2 for rank 2, …, 0 for rank 0."""
-    import numpy as np
-
-    return np.where(ranks > 0, 1.0 / np.maximum(ranks, 1), 0.0).astype(np.float32)
-
-
 def _computing(options: DeviceConfig, work: Workdir) -> dict[str, Any]:
     """The device, and the number format that the stage has settled on."""
     from qontext.models.precision import resolve_device, settle_precision
 
     precision = settle_precision(work, "auto", resolve_device(options.device))
     return {"device": options.device, "precision": precision}
-
-
-def _queries(source: str) -> Iterator[str]:
-    from qontext.data import records
-
-    for batch in records.read_table(source, records.QUERIES, columns=["query"]):
-        yield from batch["query"].to_pylist()
