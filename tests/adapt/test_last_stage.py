@@ -19,6 +19,7 @@ from qontext.adapt import verdict
 from qontext.adapt.plan import make_plan
 from qontext.adapt.recipes import systems, training_recipe
 from qontext.adapt.verdict import evidence, expected
+from qontext.data.places import Found
 from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.frame.errors import QontextError
@@ -95,7 +96,7 @@ def test_only_the_best_passages_are_read() -> None:
 
     def texts(ids: set[str]) -> Any:
         asked.update(ids)
-        return {id: "x" * (1 + int(id[1:])) for id in ids}
+        return {id: Found("x" * (1 + int(id[1:]))) for id in ids}
 
     scorer = PairScorer([Longest()], texts)
     found = Reranked(Fixed(), scorer, 0.99, depth=3).rank({"q": "a", "r": "b"}, 4)

@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
@@ -59,11 +58,19 @@ _MASKS = 16
 """Conditions whose masks are kept."""
 
 
-class Searchable(ABC):
-    """Passages, and the rankers that find them."""
+class Searchable:
+    """Passages, and the rankers that find them; on disk, unless it is `InMemory`.
+
+    Args:
+        passages: The path of the passages, if not the recorded one.
+    """
 
     system: System
     """The combination that is searched, unless another one is named."""
+    tag: str
+    """The name of the system in runs."""
+    folder: Path
+    """The folder of the index."""
     weights: Sequence[float] = WEIGHTS
     encoder: Any = None
     lexical: LexicalIndex | None = None
@@ -71,6 +78,14 @@ class Searchable(ABC):
     """The ranker by words."""
     dense: IndexRanker | None = None
     """The ranker by vectors."""
+    _recorded_passages: str
+
+    def __init__(self, root: str | os.PathLike[str], opening: Opening, passages: str | None = None) -> None:
+        self.root, self.opening, self._passages = Path(root), opening, passages
+        self._masks: OrderedDict[tuple[Condition, ...], dict[int, Mask]] = OrderedDict()
+
+    def __str__(self) -> str:
+        return str(self.root)
 
     def label(self, system: System) -> str:
         """A combination, for users."""
@@ -83,13 +98,14 @@ class Searchable(ABC):
             raise QontextError(f"{self} has no system {system.name!r}", remedy="Choose another one.")
         return Fused(cast("Any", parts), self.weights) if len(parts) > 1 else cast("Ranker", parts[0])
 
-    @abstractmethod
+    @property
+    def passages_place(self) -> str:
+        """The path of the passages."""
+        return self._passages or self._recorded_passages
+
     def look_up(self, ids: set[str]) -> Mapping[str, Found]:
         """The passages with these ids, as far as they exist."""
-
-    @abstractmethod
-    def among(self, where: Sequence[str | Condition]) -> Among:
-        """The passages that meet conditions."""
+        return self.opening.find(self.passages_place, ids)
 
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         """The passages with these ids, which results have."""
@@ -101,47 +117,8 @@ class Searchable(ABC):
             )
         return found
 
-    def passages(self, ids: set[str]) -> dict[str, Passage]:
-        """The passages with these ids, without their places."""
-        return {id: one.passage for id, one in self.find(ids).items()}
-
-    def path_of(self, place: Place) -> str | None:
-        """The path of the file of a passage, if it is one that is still there."""
-        return None
-
-
-class SearchableFolder(Searchable):
-    """A collection on disk; the masks of the last conditions are kept.
-
-    Args:
-        passages: The path of the passages, if not the recorded one.
-    """
-
-    folder: Path
-    """The folder of the index."""
-    tag: str
-    """The name of the system in runs."""
-
-    def __init__(self, root: str | os.PathLike[str], opening: Opening, passages: str | None = None) -> None:
-        self.root, self.opening, self._passages = Path(root), opening, passages
-        self._masks: OrderedDict[tuple[Condition, ...], dict[int, Mask]] = OrderedDict()
-
-    def __str__(self) -> str:
-        return str(self.root)
-
-    @property
-    @abstractmethod
-    def _recorded_passages(self) -> str: ...
-
-    @property
-    def passages_place(self) -> str:
-        """The path of the passages."""
-        return self._passages or self._recorded_passages
-
-    def look_up(self, ids: set[str]) -> Mapping[str, Found]:
-        return self.opening.find(self.passages_place, ids)
-
     def among(self, where: Sequence[str | Condition]) -> Among:
+        """The passages that meet conditions, whose masks are kept."""
         from qontext.retrieve.where import mask, parse
 
         if not where:
@@ -161,20 +138,21 @@ class SearchableFolder(Searchable):
 
         return rows
 
+    def path_of(self, place: Place) -> str | None:
+        """The path of the file of a passage, if it is one that is still there."""
+        return None
 
-class AdaptedFolder(SearchableFolder):
+
+class AdaptedFolder(Searchable):
     """A finished directory of `adapt`."""
 
     def __init__(self, root: str | os.PathLike[str], opening: Opening, passages: str | None = None) -> None:
         super().__init__(root, opening, passages)
         self.about = read_adapted(self.root)
         self.folder = self.root / self.about["index"]
+        self._recorded_passages = str(self.folder / "passages")
         self.system, self.read_tokens = System.parse(self.about["system"]), self.about["read_tokens"]
         self.weights, self.tag = self.about["weights"], self.about["system"]
-
-    @property
-    def _recorded_passages(self) -> str:
-        return str(self.folder / "passages")
 
     @property
     def systems(self) -> list[System]:
@@ -191,7 +169,7 @@ class AdaptedFolder(SearchableFolder):
         from qontext.retrieve.scorers import PairScorer
 
         if system.reranked:
-            how, scorer = self.about["reranker"], PairScorer([self.cross_encoder], self.passages)
+            how, scorer = self.about["reranker"], PairScorer([self.cross_encoder], self.find)
             return Reranked(self.ranker(system.first_stage), scorer, how["weight"], how["depth"])
         if system.tokens:
             weight = self.about.get("token_weight", TOKEN_WEIGHT)
@@ -253,7 +231,7 @@ class AdaptedFolder(SearchableFolder):
         return str(path) if path.exists() else None
 
 
-class OneIndex(SearchableFolder):
+class OneIndex(Searchable):
     """The output of `encode` or `index`, or an `index` that is open already."""
 
     def __init__(
@@ -297,7 +275,7 @@ class OneIndex(SearchableFolder):
         return "vectors" if name == "dense" else name
 
     @cached_property
-    def _recorded_passages(self) -> str:
+    def _recorded_passages(self) -> str:  # type: ignore[override]
         from qontext.retrieve.where import passages_of
 
         return passages_of(self.artifact)
@@ -374,9 +352,7 @@ class InMemory(Searchable):
         write_adapted(root, {**about, "index": INDEX})
 
 
-def open_path(
-    path: str | os.PathLike[str], opening: Opening, passages: str | None = None
-) -> SearchableFolder:
+def open_path(path: str | os.PathLike[str], opening: Opening, passages: str | None = None) -> Searchable:
     """The collection at a path: a directory of `adapt`, the output of `encode` or `index`, or documents as they are, whose
     index follows them."""
     place = prepare(os.fspath(path)) if is_documents(os.fspath(path)) else os.fspath(path)

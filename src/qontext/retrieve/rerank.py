@@ -159,19 +159,18 @@ class Rerank(Parts[RerankConfig]):
         """The cross-encoders, with the passages that they read."""
         import numpy as np
 
-        from qontext.data.collection import read_passages
+        from qontext.data.places import find_passages
         from qontext.models.cross_encoder import CrossEncoder
         from qontext.retrieve.scorers import PairScorer
 
         config, needed = self.config, {*top.ids[np.unique(top.codes)]}
-        source = select_passages(config.data, config.passages)
-        passages = {passage.id: passage for passage in read_passages(source) if passage.id in needed}
-        if missing := needed - passages.keys():
+        found = find_passages(select_passages(config.data, config.passages), needed)
+        if missing := needed - found.keys():
             raise QontextError(
                 f"names the passage {min(missing)!r}, which is not in the passages", place=config.run
             )
         form |= {"max_length": config.max_length, "batch_tokens": config.batch_tokens, "title": config.title}
-        return PairScorer([CrossEncoder(name, **form) for name in config.reranker], lambda ids: passages)
+        return PairScorer([CrossEncoder(name, **form) for name in config.reranker], lambda ids: found)
 
     def make(self, part: Part, content: None) -> dict[str, int]:
         import numpy as np

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from qontext.data.passage import Passage
+from qontext.data.places import Found
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.models.packed import Packed
@@ -43,12 +43,12 @@ def _ignore(pairs: int) -> None:
 
 
 class PairScorer:
-    """Cross-encoders, which read query and passage together; `passages` maps ids to passages."""
+    """Cross-encoders, which read query and passage together; `find` maps ids to passages."""
 
     name = "reranker"
 
-    def __init__(self, models: Sequence[Any], passages: Callable[[set[str]], Mapping[str, Passage]]) -> None:
-        self.models, self.passages = models, passages
+    def __init__(self, models: Sequence[Any], find: Callable[[set[str]], Mapping[str, Found]]) -> None:
+        self.models, self.find = models, find
 
     @property
     def max_length(self) -> int:
@@ -65,7 +65,8 @@ class PairScorer:
         """[R] the mean of the models' scores."""
         from qontext.models.cross_encoder import score_rows
 
-        passages = self.passages({*candidates.ids[np.unique(candidates.codes)]})
+        found = self.find({*candidates.ids[np.unique(candidates.codes)]})
+        passages = {id: one.passage for id, one in found.items()}
         return score_rows(self.models, candidates, queries, passages, advance)
 
 

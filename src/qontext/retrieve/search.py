@@ -26,7 +26,7 @@ from qontext.retrieve.directory import fingerprint_of, is_adapted
 from qontext.retrieve.index import How
 from qontext.retrieve.index.lexical import Bm25Options, LexicalIndex
 from qontext.retrieve.inputs import select_passages, select_queries
-from qontext.retrieve.open import OneIndex, SearchableFolder, open_path
+from qontext.retrieve.open import OneIndex, Searchable, open_path
 from qontext.retrieve.query_encoder import Opening
 from qontext.retrieve.system import System
 
@@ -203,7 +203,7 @@ def _counts_name(part: Part) -> str:
     return f"{PARTIAL}/{part.number:05d}.json"
 
 
-def _open(config: RetrieveConfig, work: Workdir) -> SearchableFolder:
+def _open(config: RetrieveConfig, work: Workdir) -> Searchable:
     """The collection that is searched."""
     from qontext.models.precision import own_device, resolve_device, settle_precision
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias, get_args
+from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 
 from qontext.data.places import Place
 from qontext.frame import html
@@ -155,13 +155,9 @@ class Searcher:
         >>> [hit.rank for hit in search("which document is this?", k=3)]
         [1, 2, 3]
         """
-        return cls.of(InMemory(passages, encoder, device))
-
-    @classmethod
-    def of(cls, collection: Searchable, system: System | None = None) -> Self:
-        """Search what is open already, by default its own system."""
         searcher = cls.__new__(cls)
-        searcher.collection, searcher.system = collection, system or collection.system
+        searcher.collection = InMemory(passages, encoder, device)
+        searcher.system = searcher.collection.system
         return searcher
 
     def save(self, directory: str | os.PathLike[str]) -> None:

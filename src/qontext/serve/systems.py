@@ -17,7 +17,7 @@ from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.prepared import cache_of, is_documents
 from qontext.retrieve.directory import is_adapted
 from qontext.retrieve.index import How
-from qontext.retrieve.open import AdaptedFolder, SearchableFolder, open_path
+from qontext.retrieve.open import AdaptedFolder, Searchable, open_path
 from qontext.retrieve.query_encoder import Opening
 from qontext.retrieve.scorers import PairScorer
 from qontext.retrieve.searcher import Searcher
@@ -37,12 +37,12 @@ class ServedSystem(Searcher):
         reranker: The name of a cross-encoder and the model, which reads the best passages once more.
     """
 
-    collection: SearchableFolder
+    collection: Searchable
 
     def __init__(
         self,
         name: str,
-        collection: SearchableFolder,
+        collection: Searchable,
         system: System,
         passages: Passages,
         reranker: tuple[str, Any] | None = None,
@@ -56,7 +56,7 @@ class ServedSystem(Searcher):
         first = super().ranker
         if self._reranker is None:
             return first
-        scorer = PairScorer([self._reranker[1]], self.collection.passages)
+        scorer = PairScorer([self._reranker[1]], self.collection.find)
         return Reranked(first, scorer, RERANKER_WEIGHT, RERANK_DEPTH)
 
     def reranked(self, name: str, reranker: tuple[str, Any]) -> ServedSystem:
