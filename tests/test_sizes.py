@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 48275,
+    "LINES": 48244,
     "MODULES": 284,
-    "TEST_LINES": 39409,
+    "TEST_LINES": 39345,
     "MANUAL_WORDS": 24512,
     "RESULT_WORDS": 20112,
 }

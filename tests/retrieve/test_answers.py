@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.data.places import Place
 from qontext.data.runs import read_run
-from qontext.frame.errors import QontextError
 from qontext.models import reference
 from qontext.models.reference import refer
 from qontext.retrieve.searcher import Searcher
@@ -227,11 +226,3 @@ def test_another_encoder_is_refused(referring: Path, is_given: bool) -> None:
     code, output = call(referring, "who grinds flour?", *(["--encoder", encoder] if is_given else []))
     assert code == 2 and ("is not the encoder of" if is_given else "has changed") in output
     assert "unchanged copy" in output
-
-
-def test_a_folder_that_is_not_there_is_no_unfinished_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(QontextError, match="cannot read the documents or index: no such file or folder"):
-        api.search("nowhere", "a question")

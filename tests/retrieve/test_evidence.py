@@ -77,11 +77,6 @@ def test_parts_are_explained_by_their_ranks_and_the_nearest_sentence(finished: A
     assert json.loads(json.dumps(answer.as_json()))["evidence"]["parts"][0]["part"] == "words"
 
 
-def test_the_best_sentence_is_named() -> None:
-    answer = Searcher.build(TEXTS).search("what is hot?")[0]
-    assert answer.sentence == "It is hot." and answer.as_json()["sentence"] == "It is hot."
-
-
 def test_a_document_is_found_once_by_its_best_passage(folder: Path) -> None:
     searcher = Searcher(folder / "made")
     passages = searcher.search("the stair of the keeper of lamp 7", k=5)
@@ -167,19 +162,6 @@ def test_sub_queries_of_the_whole_system_are_fused(finished: Any) -> None:  # no
     one, other = "bell of Corrie 12", "repaired in 1850"
     runs = [searcher.run({"q": text}, k=100) for text in (one, other)]
     assert searcher.run({"q": joined(one, [other])}, k=100)["q"] == hybrid(runs, [0.5, 0.5], 100)["q"]
-
-
-def test_sub_queries_are_fused(finished: Any) -> None:  # noqa: F811
-    searcher = Searcher(finished.out)
-    words = searcher.run({"q": "words: bell of Corrie 12"}, k=100)
-    assert [hit.passage for hit in words["q"]] == [
-        hit.passage for hit in searcher.collection.words.rank({"q": "bell of Corrie 12"}, 100)["q"]
-    ]
-    both = searcher.run(
-        {"q": "words: bell of Corrie 12\nhypothetical: The bell was repaired in 1850.", "p": "bell"}, k=100
-    )
-    assert set(both) == {"q", "p"} and len(both["q"]) == 100
-    assert both["p"] == searcher.run({"p": "bell"}, k=100)["p"]
 
 
 def test_sub_queries_by_vectors_need_vectors() -> None:

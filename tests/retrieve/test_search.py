@@ -89,24 +89,6 @@ def test_the_wrong_encoder_is_told(beir: Path, tiny_encoder: Path, minilm: Path,
     assert api.retrieve(vectors, encoder=encoder, untied=True, **settings).summary["queries"] == 4
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({}, "no queries are specified"),
-        ({"queries": "q.tsv"}, "nothing to search is specified"),
-        ({"queries": "q.tsv", "bm25": True}, "no passages are specified"),
-    ],
-)
-def test_what_is_missing_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, settings: dict[str, object], message: str
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("q.tsv").write_text("1\twords\n")
-    Path("x").mkdir()
-    with pytest.raises(QontextError, match=message):
-        api.retrieve(**settings, out="run")
-
-
 def test_what_cannot_be_searched_is_told(beir: Path, tiny_encoder: Path, tmp_path: Path) -> None:
     queries = api.encode(beir, encoder=tiny_encoder, kind="query", out=tmp_path / "queries")
     with pytest.raises(QontextError, match="holds vectors of queries"):

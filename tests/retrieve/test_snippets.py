@@ -82,19 +82,6 @@ def test_joined_sections_are_cited_with_their_own_heading(tmp_path: Path, index:
     )
 
 
-def test_a_notebook_is_cited_with_its_cell(tmp_path: Path, index: Index) -> None:
-    cells = [
-        {"cell_type": "markdown", "source": "# Forecast\n\nWe predict sales of\n\nnext year."},
-        {"cell_type": "raw", "source": "nothing"},
-        {"cell_type": "code", "source": "import numpy\n\nmodel = numpy.zeros(3)"},
-        {"cell_type": "markdown", "source": "The error is small."},
-    ]
-    (tmp_path / "f.ipynb").write_text(json.dumps({"nbformat": 4, "cells": cells}))
-    search = index(tmp_path / "f.ipynb")
-    for question, cell in (("predict sales", 1), ("numpy zeros", 3), ("small error", 4)):
-        assert str(search(question)[0].place) == f"f.ipynb, cell {cell}", question
-
-
 def test_records_of_one_document_are_cited_with_their_own_line(tmp_path: Path, index: Index) -> None:
     path = tmp_path / "corpus.jsonl"
     texts = ("Insert left\nof equal values.", "Insert right of equal values.", "Search in a list.")

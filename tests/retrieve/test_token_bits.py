@@ -201,10 +201,3 @@ def test_bits_of_other_passages_are_refused(corpus: Path, tiny_encoder: Path, tm
     for id in ("a", "p17x", "z"):
         with pytest.raises(QontextError, match=f"lacks the passage '{id}'"):
             bits.score({"q": "a boat"}, Run.of(_hits("q", sorted(["p01", id]))))
-
-
-def test_damaged_bits_are_refused(corpus: Path, tiny_encoder: Path, tmp_path: Path) -> None:
-    bits = encode(corpus, tiny_encoder, tmp_path / "bits")
-    np.save(bits.path / "token-bits-00000.npy", np.zeros((3, 2), np.float32))
-    with pytest.raises(QontextError, match="damaged"):
-        open_bits(bits.path)

@@ -7,6 +7,7 @@ computed after it, by another process. Later searches index what has changed fir
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -29,12 +30,10 @@ LOG = "vectors.log"
 def is_documents(path: str) -> bool:
     """True for a file or folder that is no output of a verb: documents."""
     place = Path(path).expanduser()
-    try:
-        is_there = place.exists() and not is_adapted(place) and not is_artifact(place)
-    except OSError:
+    if not place.exists() or is_adapted(place) or is_artifact(place):
         return False
     # What a directory of `adapt` that lost a file still has.
-    return is_there and not any((place / name).exists() for name in (CLAIM, PLAN, "index/passages"))
+    return not any((place / name).exists() for name in (CLAIM, PLAN, "index/passages"))
 
 
 def cache_of(path: str) -> Path:
@@ -73,13 +72,11 @@ def prepare(path: str, *, refresh: bool = False) -> str:
 
 def _refresh(root: Path, **settings: Any) -> None:
     """Index what has changed, unless another process does so."""
-    if not is_adapted(root):
-        execution.command("refresh")(root, **settings)
-    elif _is_written(root):
+    if is_adapted(root) and _is_written(root):
         log.warn(f"another process updates {root}: what changed since it began is not found yet")
-    else:
-        with log.warnings_only():
-            execution.command("refresh")(root, **settings)
+        return
+    with log.warnings_only() if is_adapted(root) else contextlib.nullcontext():
+        execution.command("refresh")(root, **settings)
 
 
 def _is_written(root: Path) -> bool:
