@@ -760,8 +760,6 @@ def search(
     also: Sequence[str] = (),
     explain: bool = False,
     min_score: float | None = None,
-    context: int = 0,
-    files: bool = False,
     trust: bool = False,
 ) -> Answers:
     """Answer questions from documents or an index."""

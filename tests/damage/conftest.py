@@ -62,7 +62,7 @@ def tree(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         api.encode("data", encoder="late", max_length=32, precision="fp32", device="cpu", out="multi")
         api.index("multi", backend="residual", centroids=16, out="residual")
         api.evaluate("run", "data", split="test", out="scores")
-        api.fuse(("run", "run2"), tune="data/qrels/test.tsv", method="zscore", steps=2, out="fused")
+        api.fuse(("run", "run2"), tune="data/qrels/test.tsv", method="zscore", out="fused")
     return root
 
 

@@ -10,13 +10,12 @@ import pytest
 from tests.adapt.conftest import finished, small_encoder  # noqa: F401
 
 from qontext import api
-from qontext.data.passage import Passage
 from qontext.data.runs import read_run
 from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.evidence import matched_words
 from qontext.retrieve.ask.questions import SubQuery, joined, parse
 from qontext.retrieve.fuse import hybrid
-from qontext.retrieve.searcher import Searcher, neighbors
+from qontext.retrieve.searcher import Searcher
 
 TEXTS = ["The mill grinds flour for bread.", "A boat crosses the river.", "The oven bakes bread. It is hot."]
 QUESTION = "Which year was the bell of Corrie 12 repaired?"
@@ -130,16 +129,6 @@ def test_a_long_document_takes_no_place_of_others(uneven: Path, tmp_path: Path) 
         assert [hit.passage for hit in run["q1"]] == documents and len(run["q2"]) == 5
 
 
-def test_neighbors_are_those_of_the_document(folder: Path) -> None:
-    assert neighbors("a#1", 2) == (["a#0"], ["a#2", "a#3"]) and neighbors("own id", 2) == ([], [])
-    first = next(a for a in Searcher(folder / "made").search("lamp 0", k=50, context=1) if a.id == "a#0")
-    assert first.before == "" and first.after.startswith("The keeper of lamp")
-    assert neighbors("x#²", 1) == ([], []), "not a number"
-    passages = [Passage("b#1", "", "The mill.", "b"), Passage("b#2", "", "The mill and the oven.", "b")]
-    (answer,) = Searcher.build(passages).search("oven", context=3)
-    assert (answer.before, answer.after) == ("The mill.", "")
-
-
 @pytest.mark.parametrize(
     ("question", "parsed"),
     [
@@ -167,14 +156,3 @@ def test_sub_queries_of_the_whole_system_are_fused(finished: Any) -> None:  # no
 def test_sub_queries_by_vectors_need_vectors() -> None:
     with pytest.raises(QontextError, match="needs an index of vectors"):
         Searcher.build(TEXTS).search("meaning: flour")
-
-
-def test_files_are_named_where_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    docs = tmp_path / "docs"
-    docs.mkdir()
-    (docs / "mill.md").write_text("The mill grinds flour.\n")
-    api.refresh(tmp_path / "made", source=[docs, f"again={docs}"], words=True)
-    searcher = Searcher(tmp_path / "made")
-    assert [searcher.collection.path_of(a.place) for a in searcher.search("flour")] == [
-        str(docs / "mill.md")
-    ] * 2

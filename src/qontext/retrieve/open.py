@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from qontext.data.places import Found, Place
+from qontext.data.places import Found
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve.ask.prepared import is_documents, prepare
@@ -138,10 +138,6 @@ class Searchable:
 
         return rows
 
-    def path_of(self, place: Place) -> str | None:
-        """The path of the file of a passage, if it is one that is still there."""
-        return None
-
 
 class AdaptedFolder(Searchable):
     """A finished directory of `adapt`."""
@@ -215,20 +211,6 @@ class AdaptedFolder(Searchable):
         from qontext.models.cross_encoder import CrossEncoder
 
         return self.opening.model(CrossEncoder, reranker_of(self.root, self.about))
-
-    def path_of(self, place: Place) -> str | None:
-        from qontext.corpus.sources.several import FIELD, FILE, place_of, read_listing
-
-        if not place.file or "://" in place.file:
-            return None
-        name, root = place.metadata.get(FIELD), self.root
-        if (root / FILE).is_file() and (entry := read_listing(root / FILE).get(str(name))) is not None:
-            source, file = Path(place_of(entry, root)), place.file.removeprefix(entry.get("ids", ""))
-        else:
-            recorded = open_artifact(self.passages_place).inputs["source"]["path"]
-            source, file = Path(recorded).expanduser(), place.file
-        path = source / file if source.is_dir() else source
-        return str(path) if path.exists() else None
 
 
 class OneIndex(Searchable):

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import os
 import textwrap
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -51,9 +51,6 @@ class Answer:
     snippet: str = ""
     sentence: str = ""
     """The passage's best sentence for the question; empty if no word of the question is in it."""
-    before: str = ""
-    after: str = ""
-    """The text of neighboring passages, if it was asked for."""
     evidence: Evidence | None = field(default=None, compare=False)
     """The evidence for the passage, if it was asked for."""
 
@@ -100,7 +97,7 @@ class Answers(list[Answer]):
         return html.table([{name: row[name] for name in used} for row in rows])
 
 
-_OPTIONAL = ("sentence", "before", "after", "evidence")
+_OPTIONAL = ("sentence", "evidence")
 """The fields that may be empty."""
 
 
@@ -209,7 +206,6 @@ class Searcher:
         group: GroupBy = "passage",
         explain: bool = False,
         min_score: float | None = None,
-        context: int = 0,
     ) -> Answers:
         """The best k passages for the question, or sub-queries of it; see `qontext.retrieve.ask.questions`.
 
@@ -218,7 +214,6 @@ class Searcher:
             group: ``document`` for the best passage of each document only.
             explain: Whether answers have their `evidence`.
             min_score: The lowest score of an answer.
-            context: The number of neighboring passages whose text answers have, on either side.
         """
         if not isinstance(question, str):
             raise QontextError(
@@ -231,9 +226,6 @@ class Searcher:
         if min_score is not None:
             hits = [hit for hit in hits if round(hit.score, 6) >= min_score]
         answers = self.answers(question, hits)
-        if context:
-            around = self._around(answers, context)
-            answers = [replace(answer, before=b, after=a) for answer, (b, a) in zip(answers, around)]
         if explain:
             found = self.evidence(question, hits, where)
             answers = [replace(answer, evidence=one) for answer, one in zip(answers, found)]
@@ -273,18 +265,6 @@ class Searcher:
         opened = [passages[hit.passage] for hit in hits]
         return evidence(text_of(question), opened, self.ranker, among=self.collection.among(where))
 
-    def _around(self, answers: Sequence[Answer], count: int) -> Iterator[tuple[str, str]]:
-        """The texts of so many passages of its document before and after each answer."""
-        wanted = [neighbors(answer.id, count) for answer in answers]
-        found = self.collection.look_up({id for before, after in wanted for id in (*before, *after)})
-
-        def joined(ids: list[str], document: str) -> str:
-            passages = (found[id].passage for id in ids if id in found)
-            return "\n\n".join(p.text for p in passages if p.doc == document)
-
-        for answer, (before, after) in zip(answers, wanted):
-            yield joined(before, answer.document), joined(after, answer.document)
-
     def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
         """[N, D] the vectors of questions, by the encoder whose vectors are searched.
 
@@ -320,13 +300,3 @@ class Searcher:
         if group == "passage":
             return ranked(queries, max(k, CANDIDATES)).top(k)
         return by_document(ranked, queries, k, self.collection.find)
-
-
-def neighbors(id: str, count: int) -> tuple[list[str], list[str]]:
-    """The ids of the passages before and after one, as `split` numbers them; none of a passage with an id of its own."""
-    document, sign, number = id.rpartition("#")
-    if not sign or not number.isdecimal():
-        return [], []
-    own = int(number)
-    before = [f"{document}#{place}" for place in range(max(0, own - count), own)]
-    return before, [f"{document}#{place}" for place in range(own + 1, own + count + 1)]

@@ -61,12 +61,6 @@ class SearchConfig(DeviceConfig):
     min_score: Annotated[float | None, Action()] = None
     """Leave out answers with a lower score. Scores of different questions are not comparable."""
 
-    context: Annotated[int, Action()] = Field(0, ge=0, le=100)
-    """Number of neighboring passages to show on either side of an answer."""
-
-    files: Annotated[bool, Action()] = False
-    """Print the paths of the files of the answers alone, one on each line."""
-
 
 def ask(config: SearchConfig) -> dict[str, Any]:
     """Print the best passages for one question, or for those from a prompt."""
@@ -93,15 +87,10 @@ def answer(searcher: Searcher, question: str, config: SearchConfig) -> Answers:
         group=config.group,
         explain=config.explain,
         min_score=config.min_score,
-        context=config.context,
     )
     if log.is_shown():
         with log.results():
-            if config.files:
-                paths = (searcher.collection.path_of(one.place) or one.document for one in answers)
-                print(*dict.fromkeys(paths), sep="\n")
-            else:
-                show(question, answers)
+            show(question, answers)
     return answers
 
 
@@ -142,11 +131,13 @@ def show(question: str, answers: Answers) -> None:
         snippet = Text(visible(one.snippet))
         if one.sentence not in ("", one.snippet):
             snippet.highlight_words([one.sentence], "bold")
-        details = [one.before, one.after, *(one.evidence.lines() if one.evidence else ())]
         table.add_row("", "")
         table.add_row(f"{one.rank}.", Text(visible(head), style="bold"))
-        for line in filter(None, (below, snippet, *details)):
-            table.add_row("", line if line is snippet else Text(visible(line), style="dim"))
+        if below:
+            table.add_row("", Text(visible(below), style="dim"))
+        table.add_row("", snippet)
+        for line in one.evidence.lines() if one.evidence else ():
+            table.add_row("", Text(visible(line), style="dim"))
     console = Console(markup=False, emoji=False, highlight=False)
     console.print(Text(visible(question), style="bold"))
     console.print(table if answers else "No passage was found.")
