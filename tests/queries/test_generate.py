@@ -167,4 +167,4 @@ def test_cleaning_counts_what_it_drops(passage):
 def test_the_counts_lie_in_the_parts(passages, tmp_path):
     done = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
     footer = pq.read_metadata(done.parts()[0]).metadata[b"qontext"]
-    assert json.loads(footer)["passages_without_queries"] == 0
+    assert json.loads(footer)["without_queries"] == 0

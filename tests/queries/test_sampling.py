@@ -37,13 +37,15 @@ def test_another_seed_gives_others(passages, tmp_path, tiny_t5, rows_of):
 def test_cache_masks_and_leaving_rows_change_nothing(tiny_t5):
     """Every token is the one that is drawn from the model's plain output for the passage alone, without a cache."""
     from qontext.models.language import load_seq2seq, seq2seq_folder
-    from qontext.queries.generators.sampling import sample, start_token
+    from qontext.queries.generators.sampling import Seq2SeqDecoder, draw, end_tokens, start_token
 
     model, tokenizer = load_seq2seq(seq2seq_folder(tiny_t5))
     texts = ["bees dance", "a glacier is a slow river of ice and carries stones", "bread"]
     tokens = tokenizer(texts, return_tensors="pt", padding=True)
     sampler = Sampler(samples=8, max_new_tokens=12, temperature=2.5)
-    drawn = sample(model, tokens.input_ids, tokens.attention_mask, texts, sampler, torch.float32)
+    with torch.inference_mode():
+        decoder = Seq2SeqDecoder(model, tokens.input_ids, tokens.attention_mask)
+    drawn = draw(decoder, texts, sampler, end_tokens(model, torch.device("cpu")))
     dice = torch.from_numpy(sampler.dice(texts)).float().reshape(3, 8, -1)
     lengths = set()
     for passage, text in enumerate(texts):

@@ -111,7 +111,6 @@ class Generate(Parts[GenerateConfig]):
         from qontext.data import records
 
         self.generator.tally = tally = Counter[str]()
-        tally["passages"] = len(content)
         full = [passage for passage in content if passage.text.strip()]
         tally["empty_passages"] = len(content) - len(full)
         of: dict[int, list[str]] = {}
@@ -120,11 +119,12 @@ class Generate(Parts[GenerateConfig]):
             self.advance(self.config.per_passage)
         rows = [(passage.id, *row) for place, passage in enumerate(full) for row in enumerate(of[place])]
         ids, numbers, queries = zip(*rows) if rows else ((), (), ())
-        tally["queries"] = len(rows)
-        tally["passages_without_queries"] = len(content) - sum(map(bool, of.values()))
+        tally["without_queries"] = len(content) - sum(map(bool, of.values()))
         table = pa.table({"passage": ids, "query": queries, "number": numbers}, records.QUERIES)
         with self.work.write(part.name) as path:
-            records.write_table(path, table.replace_schema_metadata({FOOTER: json.dumps(tally)}))
+            records.write_table(
+                path, table.replace_schema_metadata({FOOTER: json.dumps(dict(sorted(tally.items())))})
+            )
         return {"queries": len(rows)}
 
     def _chosen(self, passage: Passage, generated: list[str], tally: Counter[str]) -> list[str]:
@@ -142,16 +142,22 @@ class Generate(Parts[GenerateConfig]):
     def finish(self, outcome: Outcome) -> dict[str, Any]:
         from qontext.data import records
 
-        tally: Counter[str] = Counter()
-        for part in outcome.parts:
-            tally.update(records.read_footer(self.work.path / part.name, FOOTER, dict[str, int]))
-        if not tally["queries"]:
+        tally, queries, passages = Counter[str](), 0, outcome.parts[-1].last
+        for file in (self.work.path / part.name for part in outcome.parts):
+            queries += records.open_parquet(file).metadata.num_rows
+            tally.update(records.read_footer(file, FOOTER, dict[str, int]))
+        if not queries:
             raise QontextError(
                 "no queries were generated", place=self.work.path, remedy=f"Counts: {dict(tally)}"
             )
-        dropped = {name: tally.pop(name, 0) for name in ("empty", "duplicates", "echoes")}
-        per_passage = round(tally["queries"] / tally["passages"], 3)
-        summary = {**dict(sorted(tally.items())), "queries_per_passage": per_passage, "dropped": dropped}
+        summary = {
+            "passages": passages,
+            "queries": queries,
+            "queries_per_passage": round(queries / passages, 3),
+            "passages_without_queries": tally.pop("without_queries"),
+            "dropped": {name: tally.pop(name, 0) for name in ("empty", "duplicates", "echoes")},
+            **dict(sorted(tally.items())),
+        }
         if outcome.counts["queries"]:
             summary["queries_per_second"] = round(outcome.counts["queries"] / outcome.seconds, 1)
         return summary

@@ -28,8 +28,8 @@ from qontext.frame.errors import QontextError
 from qontext.models.batching import Ints, pack_by_tokens
 from qontext.models.precision import autocast
 from qontext.queries.generators.causal import TRAINED_TAIL, Prompt, read_query
-from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw, end_tokens, sample
-from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
+from qontext.queries.generators.sampling import CausalDecoder, LanguageHead, Sampler, draw, end_tokens
+from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText, write
 from qontext.training.batch import Batch, Output, Rows, TrainableModel
 from qontext.training.randomness import U64, EpochSampler, hashed
 from qontext.training.texts import TokenizedTexts, tokenize
@@ -256,17 +256,10 @@ class TrainableSeq2Seq(Trainable):
         return PairPlan(passages, queries, sampler, micro_tokens, self.tokenizer.pad_token_id)
 
     def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:
-        device = next(self.model.parameters()).device
-        tokens = self.tokenizer(
-            [self.shape.text(pair) for pair in pairs],
-            truncation=True,
-            max_length=self.shape.max_passage_tokens,
-            padding=True,
-            return_tensors="pt",
-        )
-        ids, mask = tokens["input_ids"].to(device), tokens["attention_mask"].to(device)
-        samples = sample(self.model, ids, mask, [str(i) for i in range(len(pairs))], sampler, dtype)
-        return [self.tokenizer.decode(queries[0], skip_special_tokens=True) for queries in samples]
+        texts = [self.shape.text(pair) for pair in pairs]
+        ids = self.tokenizer(texts, truncation=True, max_length=self.shape.max_passage_tokens)["input_ids"]
+        names = [str(i) for i in range(len(pairs))]
+        return [queries[0] for queries in write(self.model, self.tokenizer, ids, names, sampler, dtype)]
 
 
 class TrainableCausal(Trainable):

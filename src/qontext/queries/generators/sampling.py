@@ -12,15 +12,15 @@ Shapes: B passages, C samples of each, R = live rows (of B·C), L passage tokens
 from __future__ import annotations
 
 import copy
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from qontext.models.precision import autocast
 from qontext.queries.generators import Task
 from qontext.training.randomness import key_of, uniform
 
@@ -44,12 +44,9 @@ class Sampler:
 
     def dice(self, ids: Sequence[str]) -> np.ndarray[Any, Any]:
         """[B·C, steps] uniform numbers; row b·C + c belongs to sample c of passage b."""
-        keys = np.array([key_of(id) for id in ids], dtype=np.uint64)
-        sample = np.arange(self.samples)[None, :, None]
-        step = np.arange(self.max_new_tokens)[None, None, :]
-        return uniform(self.seed, "sample", keys[:, None, None], sample, step).reshape(
-            -1, self.max_new_tokens
-        )
+        keys = np.array([key_of(id) for id in ids], dtype=np.uint64)[:, None, None]
+        sample, step = np.ogrid[: self.samples, : self.max_new_tokens]
+        return uniform(self.seed, "sample", keys, sample, step).reshape(-1, self.max_new_tokens)
 
     def pick(self, logits_RV: Tensor, u_R: Tensor) -> Tensor:
         """The drawn token of each row."""
@@ -66,17 +63,30 @@ class Sampler:
         return token_RK.gather(-1, place_R1)[:, 0]
 
 
-class Decoder(Protocol):
+class Decoder(ABC):
     """A model with the cache of the rows that it continues; row b·C + c is sample c of passage b."""
 
-    def start(self, samples: int) -> Tensor:
-        """Read the passages; returns the logits [R, V] of the first token of each sample."""
+    def __init__(self, model: Any, mask: Tensor) -> None:
+        self.model, self.mask = model, mask
+        self.cache: Any = None
+
+    @abstractmethod
+    def read(self) -> Tensor:
+        """Read the passages; returns the logits [B, V] of the first token, which is the same for all samples."""
+
+    @abstractmethod
+    def step(self, tokens_R: Tensor) -> Tensor:
+        """Append a token to each row; returns the logits [R, V] of the next one."""
+
+    def repeat(self, samples: int) -> None:
+        """From now on, a row for each sample."""
+        self.cache.batch_repeat_interleave(samples)
+        self.mask = self.mask.repeat_interleave(samples, 0)
 
     def keep(self, rows: Tensor) -> None:
         """Drop all rows of the cache but these."""
-
-    def step(self, tokens_R: Tensor) -> Tensor:
-        """Append a token to each row; returns the logits [R, V] of the next one."""
+        self.cache.batch_select_indices(rows)
+        self.mask = self.mask[rows]
 
 
 @torch.inference_mode()
@@ -90,7 +100,8 @@ def draw(
     dice = torch.from_numpy(sampler.dice(passages)).float().to(ends.device)
     tokens_of: list[list[int]] = [[] for _ in range(len(dice))]
     rows = torch.arange(len(dice), device=ends.device)
-    logits = decoder.start(sampler.samples)
+    logits = decoder.read().repeat_interleave(sampler.samples, 0)
+    decoder.repeat(sampler.samples)
     for step in range(sampler.max_new_tokens):
         tokens = sampler.pick(logits, dice[rows, step])
         going = ~torch.isin(tokens, ends)
@@ -115,35 +126,23 @@ def end_tokens(model: Any, device: torch.device) -> Tensor:
     return torch.tensor(ends if isinstance(ends, list) else [ends], device=device)
 
 
-def sample(
-    model: Any, ids_BL: Tensor, mask_BL: Tensor, passages: Sequence[str], sampler: Sampler, dtype: torch.dtype
-) -> list[list[list[int]]]:
-    """Sample from a sequence-to-sequence model; see `draw`."""
-    with autocast(ids_BL.device, dtype):
-        return draw(
-            Seq2SeqDecoder(model, ids_BL, mask_BL), passages, sampler, end_tokens(model, ids_BL.device)
-        )
-
-
-class Seq2SeqDecoder:
-    """The first decoder step is the same for all samples of a passage: it is computed once, then its cache is
-    repeated C times."""
+class Seq2SeqDecoder(Decoder):
+    """The passages are in the encoder's output."""
 
     def __init__(self, model: Any, ids_BL: Tensor, mask_BL: Tensor) -> None:
-        self.model, self.ids, self.mask = model, ids_BL, mask_BL
-        self.cache: Any = None
+        super().__init__(model, mask_BL)
+        self.hidden = model.get_encoder()(input_ids=ids_BL, attention_mask=mask_BL).last_hidden_state
 
-    def start(self, samples: int) -> Tensor:
-        self.hidden = self.model.get_encoder()(input_ids=self.ids, attention_mask=self.mask).last_hidden_state
-        first = torch.full((len(self.ids),), start_token(self.model), device=self.ids.device)
-        logits = self.step(first).repeat_interleave(samples, 0)
-        self.cache.batch_repeat_interleave(samples)
-        self.hidden, self.mask = (x.repeat_interleave(samples, 0) for x in (self.hidden, self.mask))
-        return logits
+    def read(self) -> Tensor:
+        return self.step(torch.full((len(self.mask),), start_token(self.model), device=self.mask.device))
+
+    def repeat(self, samples: int) -> None:
+        super().repeat(samples)
+        self.hidden = self.hidden.repeat_interleave(samples, 0)
 
     def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.hidden, self.mask = self.hidden[rows], self.mask[rows]
+        super().keep(rows)
+        self.hidden = self.hidden[rows]
 
     def step(self, tokens_R: Tensor) -> Tensor:
         from transformers.modeling_outputs import BaseModelOutput
@@ -161,38 +160,30 @@ class Seq2SeqDecoder:
 
 
 def start_token(model: Any) -> int:
-    """The decoder start token."""
-    for config in (model.generation_config, model.config):
-        for name in ("decoder_start_token_id", "bos_token_id", "pad_token_id"):
-            if (token := getattr(config, name, None)) is not None:
-                return int(token)
-    raise AssertionError("checked when the model was loaded")
+    """The decoder start token, which is there: it was checked when the model was loaded."""
+    names = ("decoder_start_token_id", "bos_token_id", "pad_token_id")
+    tokens = (
+        getattr(config, name, None) for config in (model.generation_config, model.config) for name in names
+    )
+    return next(int(token) for token in tokens if token is not None)
 
 
-class CausalDecoder:
+class CausalDecoder(Decoder):
     """Decoder of a decoder-only model for `prompts`, all after the same `head`, which is computed once.
 
     Prompts are padded on the left; positions count real tokens only, so the padding changes nothing but rounding.
     """
 
     def __init__(self, model: Any, head: LanguageHead, prompts: Sequence[Sequence[int]]) -> None:
-        self.model, self.device = model, model.device
         width = max(map(len, prompts))
         rows = [[*[0] * (width - len(ids)), *ids] for ids in prompts]
         mask = [[*[1] * head.length, *[0] * (width - len(ids)), *[1] * len(ids)] for ids in prompts]
-        self.ids = torch.tensor(rows, device=self.device)
-        self.mask = torch.tensor(mask, device=self.device)
+        super().__init__(model, torch.tensor(mask, device=model.device))
+        self.ids = torch.tensor(rows, device=model.device)
         self.cache = head.repeated(len(prompts))
 
-    def start(self, samples: int) -> Tensor:
-        logits = self._forward(self.ids).repeat_interleave(samples, 0)
-        self.cache.batch_repeat_interleave(samples)
-        self.mask = self.mask.repeat_interleave(samples, 0)
-        return logits
-
-    def keep(self, rows: Tensor) -> None:
-        self.cache.batch_select_indices(rows)
-        self.mask = self.mask[rows]
+    def read(self) -> Tensor:
+        return self._forward(self.ids)
 
     def step(self, tokens_R: Tensor) -> Tensor:
         self.mask = torch.cat([self.mask, self.mask.new_ones(len(self.mask), 1)], 1)

@@ -122,19 +122,28 @@ class T5(Generator):
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         import numpy as np
-        import torch
 
         from qontext.models.batching import batches_by_length
-        from qontext.queries.generators.sampling import sample
 
         ids = self.source.encode(self.tokenizer, passages, self.options.max_passage_tokens)
         for rows in batches_by_length(np.array([len(x) for x in ids]), self.options.batch_tokens):
-            batch = rows.tolist()
-            padded = self.tokenizer.pad({"input_ids": [ids[i] for i in batch]}, return_tensors="pt")
-            input_ids, mask = padded["input_ids"].to(self.device), padded["attention_mask"].to(self.device)
-            assert isinstance(input_ids, torch.Tensor)
-            samples = sample(
-                self.model, input_ids, mask, [passages[i].id for i in batch], self.sampler, self.dtype
-            )
-            for place, tokens in zip(batch, samples):
-                yield place, self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
+            names = [passages[row].id for row in rows]
+            own = [ids[row] for row in rows]
+            samples = write(self.model, self.tokenizer, own, names, self.sampler, self.dtype)
+            yield from zip(rows.tolist(), samples)
+
+
+def write(
+    model: Any, tokenizer: Any, ids: list[list[int]], names: list[str], sampler: Any, dtype: Any
+) -> list[list[str]]:
+    """Texts that a sequence-to-sequence model writes for tokenized texts with these names."""
+    import torch
+
+    from qontext.models.precision import autocast
+    from qontext.queries.generators.sampling import Seq2SeqDecoder, draw, end_tokens
+
+    padded = tokenizer.pad({"input_ids": ids}, return_tensors="pt").to(model.device)
+    with torch.inference_mode(), autocast(model.device, dtype):
+        decoder = Seq2SeqDecoder(model, padded["input_ids"], padded["attention_mask"])
+        samples = draw(decoder, names, sampler, end_tokens(model, model.device))
+    return [tokenizer.batch_decode(tokens, skip_special_tokens=True) for tokens in samples]
