@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 48187,
+    "LINES": 48186,
     "MODULES": 284,
-    "TEST_LINES": 39323,
+    "TEST_LINES": 38409,
     "MANUAL_WORDS": 24495,
     "RESULT_WORDS": 20112,
 }

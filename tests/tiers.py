@@ -70,7 +70,6 @@ SLOW: dict[str, list[str]] = {
         "corpus/test_tokens.py::test_real_text_has_the_tokenizers_own_ids",
         "data/test_compression.py::test_documents_after_a_hundred_million_empty_lines",
         "models/test_real_weights.py",
-        "queries/test_filter.py::test_memory_does_not_grow_with_the_corpus",
         "training/test_memory.py",
     ],
     "adapts or trains as a whole once more, under other conditions": [

@@ -80,13 +80,6 @@ def test_a_resumed_training_of_adapters_ends_in_the_same_bits_and_saves_little(
     )
 
 
-def test_the_gradient_cache_trains_the_same_adapters(
-    finetune: Finetune, adapted: Any, tmp_path: Path
-) -> None:
-    cached = finetune(tmp_path / "out", gradient_cache="on", dropout=0.1, micro_tokens=60, **LORA)
-    assert losses(cached.path) == pytest.approx(losses(adapted.path), rel=1e-4)
-
-
 def test_recomputed_layers_train_in_the_same_bits_with_dropout_on(finetune: Finetune, tmp_path: Path) -> None:
     settings = {"dropout": 0.1, "steps": 3, "precision": "fp32", "pooling": "mean"}
     plain = finetune(tmp_path / "plain", **settings)

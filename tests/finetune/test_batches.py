@@ -70,10 +70,3 @@ def test_known_positives_are_as_wide_as_the_widest_query_of_the_batch_on_all_ran
         assert queries == [{*row} - {-1} for part in parts for row in part.tolist() if row[0] >= 0]
         known.append((whole.shape[1], max(map(len, queries))))
     assert sorted(known) == [(1, 1), (50, 50)]
-
-
-def test_padding_ends_at_the_positions_but_cuts_no_text() -> None:
-    begin, length = np.array([0, 5]), np.array([5, 13])
-    texts = TokenizedTexts(np.arange(18, dtype=np.int32), begin, length, np.arange(2))
-    widths = {most: texts.pad(np.arange(2), 0, most=most)[0].shape[1] for most in (32, 14, 10)}
-    assert widths == {32: 16, 14: 14, 10: 13}

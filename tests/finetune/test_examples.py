@@ -5,11 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from qontext.data.records import Hit
 from qontext.data.runs import Run
 from qontext.finetune.examples import Examples
 from qontext.finetune.negatives.groups import Group
-from qontext.finetune.negatives.selection import mine
 from qontext.frame.errors import QontextError
 
 
@@ -89,22 +87,3 @@ def test_a_positive_that_a_teacher_did_not_score_stays_a_positive() -> None:
     assert loaded.known[0].tolist() == [1, 2, 3] and len(loaded.rows[0].positives) == 1
     names = np.array([loaded.number[id] for id in ("a", "b", "c", "n1")])
     assert loaded.is_known_positive(0, names).tolist() == [True, True, True, False]
-
-
-def test_a_teacher_has_nothing_to_say_of_a_query_without_negatives() -> None:
-    scores = {"a": [("1", 2.0), ("2", 1.0)], "b": [("3", 1.0)]}
-    rows = [(query, passage, score) for query, scored in scores.items() for passage, score in scored]
-    teacher = Run.from_columns(*map(list, zip(*rows)), place="teacher")
-    groups = [Group("a", "first", ["1"], ["2"]), Group("b", "second", ["3"], [])]
-    examples = Examples(groups, "groups", teacher)
-    assert examples.texts == ["first"] and examples.without_negatives == 1
-    with pytest.raises(QontextError, match="no query to train on"):
-        Examples(groups[1:], "groups", teacher)
-
-
-def test_negatives_without_a_score_are_dropped_where_no_positive_has_one() -> None:
-    run = Run.of([Hit("q", name, 9.0 - number) for number, name in enumerate(("p", "a", "b", "c"))])
-    scores = Run.of([Hit("q", "b", 1.0)])
-    judged: dict[str, dict[str, int]] = {"q": {"p": 1}}
-    (group,) = mine(run, judged, {"q": "a question"}, scores=scores, margin=1.0)
-    assert group.negatives == ["b"]

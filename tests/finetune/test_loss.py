@@ -12,8 +12,6 @@ from qontext.finetune.batches import LabelKeys
 from qontext.finetune.bi_encoder import BiEncoder
 from qontext.finetune.losses import LOSSES
 from qontext.finetune.losses.base import Loss
-from qontext.frame.config import Options
-from qontext.frame.errors import QontextError
 from qontext.models.representations.vector import Vector
 
 NAN = math.nan
@@ -143,20 +141,6 @@ def test_the_gradient_is_that_of_the_loss(kind: str) -> None:
     assert torch.autograd.gradcheck(lambda v: loss(kind, v, exact), double)
 
 
-def test_a_student_that_agrees_with_its_teacher_has_nothing_to_learn() -> None:
-    rows = (
-        QUERY_0,
-        ([2.0, 1.0], (False, 0, True, 10, 2.0, [-1, -1])),
-        ([0.5, 9.0], (False, 0, False, 15, 0.5, [-1, -1])),
-    )
-    for kind in ("kl", "margin-mse", "rank"):
-        vectors, known = batch(*rows)
-        value = loss(kind, vectors, known)
-        value.backward()
-        assert value.item() == pytest.approx(0.0, abs=1e-6)
-        assert vectors.grad is not None and vectors.grad.abs().max().item() < 1e-6
-
-
 def losses(
     kind: Loss, vectors: torch.Tensor, known: LabelKeys, representation: Any = None
 ) -> dict[str, float]:
@@ -207,22 +191,3 @@ def test_matryoshka_is_the_mean_over_cut_vectors(kind: str, similarity: Any) -> 
         each.append(loss(kind, part, known).item())
     (value,) = losses(opened(kind), vectors, known, Vector("cls", similarity, (2, 5))).values()
     assert value == pytest.approx(sum(each) / 3, rel=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("returned", "message"),
-    [
-        (torch.zeros(()), "Own returned a Tensor. Return a dict of named losses"),
-        (
-            {"own": torch.zeros(2)},
-            r"Own returned the loss 'own' as shape \[2\]. A loss is a tensor with one number",
-        ),
-    ],
-)
-def test_what_an_own_loss_returns_is_checked(returned: Any, message: str) -> None:
-    class Own(Loss):
-        def __call__(self, batch: Any) -> Any:
-            return returned
-
-    with pytest.raises(QontextError, match=message):
-        losses(Own(Options()), *batch(*BATCH))

@@ -18,7 +18,6 @@ from qontext.data.runs import read_run
 from qontext.finetune.config import FinetuneConfig
 from qontext.finetune.run import open_representation
 from qontext.frame.errors import QontextError
-from qontext.models.folder import read_layout
 from qontext.models.representations import REPRESENTATIONS
 from qontext.models.retriever import Retriever
 from qontext.models.tokenizer import token_ids
@@ -141,27 +140,6 @@ def similarities(retriever: Path, queries: list[str], passages: list[str]) -> to
                 )
         sides.append(torch.cat(rows))
     return model.representation.similarity(*sides)  # type: ignore[no-any-return]
-
-
-@pytest.mark.parametrize("name", PACKED)
-def test_what_needs_one_vector_refuses_it(finetune: Finetune, beir: Path, tmp_path: Path, name: str) -> None:
-    retriever = finetune(tmp_path / "retriever", **settings(name, steps=1))
-    kind = settings(name)["representation"]
-    assert read_layout(retriever.path).representation == kind
-    model = Retriever(retriever, device="cpu", precision="fp32", packed=True)
-    empty, one = (model.encode_passages(texts) for texts in ([], ["a"]))
-    assert len(empty) == 0 and empty.values.shape == (0, *one.values.shape[1:])  # type: ignore[attr-defined]
-    assert empty.values.dtype == one.values.dtype  # type: ignore[attr-defined]
-    vectors = api.encode(beir, encoder=retriever.path, device="cpu", out=tmp_path / "vectors")
-    with pytest.raises(QontextError, match=f"holds the representation '{kind}', not vector"):
-        api.index(vectors.path, backend="faiss", out=tmp_path / "index")
-
-
-@pytest.mark.parametrize("name", PACKED)
-def test_the_prompts_of_the_training_are_saved(finetune: Finetune, tmp_path: Path, name: str) -> None:
-    prompts = {"query_prompt": "river: ", "passage_prompt": "bridge of stone: "}
-    layout = read_layout(finetune(tmp_path / "out", **settings(name, steps=1), **prompts).path)
-    assert layout.prompt("query") == "river: " and layout.prompt("passage") == "bridge of stone: "
 
 
 @pytest.mark.parametrize("name", ["tokens", "matches"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,12 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests.tiny import Server
 
 from qontext import api
 from qontext.frame.artifacts import open_artifact
-from qontext.frame.errors import QontextError
 from qontext.models.cross_encoder import CrossEncoder, encode_pairs, pad_pairs
 from qontext.training.metrics import read
 
@@ -105,23 +103,6 @@ def load_config(folder: Path) -> Any:
     return json.loads((folder / "config.json").read_text())
 
 
-@pytest.mark.parametrize(("precision", "close"), [("fp32", 1e-5), ("bf16", 1e-3)])
-def test_small_micro_batches_train_as_one_large_does(
-    train: Train, tmp_path: Path, precision: str, close: float
-) -> None:
-    settings = {"dropout": 0.1, "precision": precision}
-    one = train(tmp_path / "one", **settings)
-    several = train(tmp_path / "several", micro_tokens=1, **settings)
-    assert losses(one) == pytest.approx(losses(several), rel=close)
-    assert one.meta["computed"] == precision
-
-
-def test_the_digest_depends_on_neither_paths_nor_reports(train: Train, start: Path, tmp_path: Path) -> None:
-    moved = shutil.copytree(start, tmp_path / "moved")
-    one = train(tmp_path / "one")
-    assert train(tmp_path / "two", encoder=str(moved), log_every=2).digest == one.digest
-
-
 def test_two_processes_train_the_reranker_of_one(
     train: Train, groups: Path, beir: Path, start: Path, tmp_path: Path, warm: Server
 ) -> None:
@@ -157,29 +138,6 @@ def test_the_loss_is_the_cross_entropy_of_each_list(start: Path) -> None:
     first = -torch.log(g[0].exp() / g[:3].exp().sum())
     second = -torch.log(g[3].exp() / (g[3].exp() + g[5].exp()))
     assert value == pytest.approx(((first + second) / 2).item(), rel=1e-5)
-
-
-def test_without_negatives_there_is_nothing_to_rerank(train: Train, beir: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"no query has a negative.*qontext mine"):
-        train(tmp_path / "out", groups=beir)
-    with pytest.raises(QontextError, match=r"--max-length 999: the encoder's limit is 512"):
-        train(tmp_path / "out", max_length=999)
-
-
-@pytest.mark.parametrize("is_there", [False, True])
-def test_a_backbone_without_its_weights_is_refused(
-    train: Train, start: Path, tmp_path: Path, is_there: bool
-) -> None:
-    folder = tmp_path / "encoder"
-    shutil.copytree(start, folder)
-    weights = load_file(start / "model.safetensors")
-    name = "encoder.layer.1.output.dense.weight"
-    weight = weights.pop(name)
-    save_file({**weights, **({name: weight[1:].clone()} if is_there else {})}, folder / "model.safetensors")
-    with pytest.raises(
-        QontextError, match=f"do not belong to this config.json: 1 are missing, such as .*{name}"
-    ):
-        train(tmp_path / "out", encoder=str(folder))
 
 
 @pytest.mark.numeric

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from tests.tiny import Server
 
-from qontext.frame.errors import QontextError
 from qontext.models.retriever import Retriever
 from qontext.training.metrics import read
 
@@ -77,14 +76,6 @@ def command(groups: Path, beir: Path, start: Path, out: Path, *more: str) -> lis
         "--lr", "1e-3", "--steps", "12", "--log-every", "1", "--checkpoint-minutes", "0", "--device", "cpu",
         "--micro-tokens", "80", "--out", str(out), "-q", *more,
     ]  # fmt: skip
-
-
-def test_the_digest_depends_on_neither_paths_nor_reports(
-    finetune: Finetune, start: Path, tmp_path: Path
-) -> None:
-    moved = shutil.copytree(start, tmp_path / "moved")
-    one = finetune(tmp_path / "one")
-    assert finetune(tmp_path / "two", encoder=str(moved), log_every=2).digest == one.digest
 
 
 @pytest.mark.parametrize("precision", CLOSE)
@@ -156,24 +147,6 @@ def test_a_student_of_short_vectors_in_batches_of_similar_queries(
     assert not (retriever.path / "cache").exists()
 
 
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"clusters": 15}, "clusters = 15, but there are only 14 queries"),
-        ({"dimensions": (128,)}, "dimensions = 128, but the encoder's vectors have 128"),
-        ({"dimensions": (8, 8)}, "dimensions must be different numbers from 1"),
-        ({"loss": "kl"}, "--teacher is for --loss kl or margin-mse or rank"),
-        ({"teacher": "scores.trec"}, "--teacher is for --loss kl or margin-mse or rank"),
-    ],
-    ids=str,
-)
-def test_settings_that_cannot_work_are_told(
-    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(QontextError, match=message):
-        finetune(tmp_path / "out", **settings)
-
-
 @pytest.mark.numeric
 def test_a_labeled_folder_is_trained_on_without_hard_negatives(
     finetune: Finetune, beir: Path, tmp_path: Path
@@ -181,42 +154,6 @@ def test_a_labeled_folder_is_trained_on_without_hard_negatives(
     retriever = finetune(tmp_path / "out", beir, passages=None, dev=str(beir))
     assert retriever.summary["queries"] == 14 and retriever.summary["passages_per_query"] == 1
     assert 0 <= retriever.summary["dev_before"]["MRR@10"] <= retriever.summary["dev"]["R@100"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"passages": None}, "groups name passages by id.*--passages SOURCE"),
-        (
-            {"batch_size": 500},
-            "a batch of 500 is larger than the training set, which has 14 queries.*at most 14",
-        ),
-        ({"passage_length": 5000}, "--passage-length 5000: the encoder's limit is 512"),
-        ({"dev": "/nowhere/set"}, "/nowhere"),
-        ({"similarity": "euclidean"}, "similarity = 'euclidean'"),
-        ({"teacher": "/nowhere/run.trec", "loss": "kl"}, "/nowhere/run.trec"),
-    ],
-    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
-)
-def test_bad_input_is_told_in_a_sentence(
-    finetune: Finetune,
-    tmp_path: Path,
-    settings: dict[str, Any],
-    message: str,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(QontextError, match=f"(?s){message}"):
-        finetune(tmp_path / "out", **settings)
-
-
-def test_groups_of_other_passages_are_refused(finetune: Finetune, tmp_path: Path) -> None:
-    (tmp_path / "few.tsv").write_text("p0\tone passage\n")
-    with pytest.raises(
-        QontextError, match=r"names the passage 'p1', which is not in the passages \(\d+ are missing\)"
-    ):
-        finetune(tmp_path / "out", passages=str(tmp_path / "few.tsv"))
 
 
 def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path) -> None:
@@ -297,57 +234,6 @@ def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
     capsys.readouterr()
     finetune(tmp_path / "one", encoder=str(pair), steps=1)
     assert "--untied trains both" in " ".join(capsys.readouterr().err.split())
-
-
-def test_queries_are_clustered_with_their_whole_prompt(
-    finetune: Finetune, beir: Path, start: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.data.collection import load_collection
-    from qontext.training.k_means import k_means
-
-    seen = []
-
-    def spied(vectors: torch.Tensor, *rest: Any) -> Any:
-        seen.append(vectors.numpy())
-        return k_means(vectors, *rest)
-
-    monkeypatch.setattr("qontext.baselines.tas_b.k_means", spied)
-    prompt = "the mill of the river and the bridge of stone answer a question: "
-    finetune(tmp_path / "out", clusters=2, query_prompt=prompt, steps=1)
-    texts = list(load_collection(beir).queries("train").values())
-    found = Retriever(start, device="cpu", prompts={"query": prompt}).encode(texts, "query")
-    assert len(found) == 14 and len(np.unique(found.round(3), axis=0)) > 10
-    first = found[np.lexsort(found.T)], seen[0][np.lexsort(seen[0].T)]
-    np.testing.assert_allclose(*first, atol=1e-5)
-
-
-def test_vectors_of_length_one_stay_so_whatever_the_folder_compares_them_by(
-    finetune: Finetune, start: Path, tmp_path: Path
-) -> None:
-    from qontext.models.encoder import load_encoder
-
-    (tmp_path / "start").mkdir()
-    load_encoder(str(start)).save(tmp_path / "start", max_length=40, similarity="dot", normalize=True)
-    made = finetune(tmp_path / "out", encoder=str(tmp_path / "start"), steps=1)
-    assert made.summary["similarity"] == "cosine"
-    vectors = Retriever(made.path, device="cpu", precision="fp32").encode(["a river"], "passage")
-    assert np.linalg.norm(vectors) == pytest.approx(1, abs=1e-5)
-
-
-def test_texts_as_long_as_the_positions_are_trained_on(
-    finetune: Finetune, start: Path, tmp_path: Path
-) -> None:
-    """Rectangles have widths of eights, and 20 is none."""
-    folder = shutil.copytree(start, tmp_path / "start")
-    weights, config = (
-        load_file(folder / "model.safetensors"),
-        json.loads((folder / "config.json").read_text()),
-    )
-    name = next(name for name in weights if "position_embeddings" in name)
-    save_file({**weights, name: weights[name][:20].clone()}, folder / "model.safetensors", {"format": "pt"})
-    (folder / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 20}))
-    more: dict[str, Any] = {"batch_teacher": str(folder), "query_length": 20, "passage_length": 20}
-    assert finetune(tmp_path / "out", encoder=str(folder), steps=2, **more).summary["steps"] == 2
 
 
 def test_a_folder_whose_texts_are_in_lower_case_trains_one_that_reads_them_so(

@@ -14,7 +14,6 @@ from tests.tiny import Server
 from qontext import api
 from qontext.data.collection import load_collection
 from qontext.data.runs import read_run
-from qontext.frame.errors import QontextError
 from qontext.models.encoder import load_encoder
 from qontext.models.packed import Packed
 from qontext.models.representations import sparse
@@ -172,13 +171,6 @@ def test_what_is_stored_scores_the_passages_of_a_run(weights: Path, beir: Path, 
             assert hit.score == pytest.approx(known.get(hit.passage, 0.0), rel=1e-5)
 
 
-def _dense(packed: Packed, width: int) -> np.ndarray[Any, Any]:
-    dense = np.zeros((len(packed), width), np.float32)
-    assert packed.terms is not None
-    dense[np.repeat(np.arange(len(packed)), packed.lengths), packed.terms] = packed.values
-    return dense
-
-
 def test_sentence_transformers_gives_the_same_weights(trained: Path) -> None:
     library = pytest.importorskip("sentence_transformers", minversion="5.0")
     texts = ["river stone bridge", "the bread of the mill " * 9]
@@ -187,43 +179,8 @@ def test_sentence_transformers_gives_the_same_weights(trained: Path) -> None:
     np.testing.assert_allclose(_dense(ours.encode(texts, "passage"), ours.dimension), theirs, atol=1e-5)
 
 
-def test_what_needs_one_vector_says_so(trained: Path, weights: Path, beir: Path, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="of the representation 'sparse', not of one vector"):
-        Retriever(str(trained))
-    for settings in ({"backend": "faiss"}, {"backend": "faiss-hnsw"}):
-        with pytest.raises(QontextError, match="holds the representation 'sparse', not vector"):
-            api.index(weights, **settings, out=tmp_path / "index")
-    with pytest.raises(QontextError, match="--dimensions are only for encoders of one vector"):
-        api.encode(beir, encoder=trained, dimensions=8, out=tmp_path / "cut")
-    with pytest.raises(
-        QontextError, match="is an encoder of the representation 'vector', the index is of 'sparse'"
-    ):
-        start = trained.parent / "start"
-        api.retrieve(weights, data=beir, encoder=_other(trained, start), untied=True, out=tmp_path / "run")
-
-
-def _other(trained: Path, out: Path) -> Path:
-    """The same weights as an encoder of one vector."""
-    out.mkdir()
-    load_encoder(str(trained)).save(out, max_length=40, mlm_head=False)
-    return out
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        (
-            {"representation": "sparse", "pooling": "cls"},
-            "pooling is not read by the representation 'sparse'",
-        ),
-        ({"query_flops": 0.1}, "query_flops is not read by the representation 'vector'"),
-        ({"representation": "sparse", "untied": True}, "--untied needs --representation vector"),
-        ({"representation": "sparce"}, "sparse"),
-    ],
-    ids=str,
-)
-def test_settings_of_another_representation_are_refused(
-    finetune: Finetune, tmp_path: Path, settings: dict[str, Any], said: str
-) -> None:
-    with pytest.raises(QontextError, match=said):
-        finetune(tmp_path / "out", **settings)
+def _dense(packed: Packed, width: int) -> np.ndarray[Any, Any]:
+    dense = np.zeros((len(packed), width), np.float32)
+    assert packed.terms is not None
+    dense[np.repeat(np.arange(len(packed)), packed.lengths), packed.terms] = packed.values
+    return dense

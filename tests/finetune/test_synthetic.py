@@ -12,7 +12,6 @@ from qontext.data import records
 from qontext.data.runs import Run
 from qontext.finetune.listwise import load_classifier
 from qontext.finetune.negatives.groups import read_groups
-from qontext.frame.errors import QontextError
 
 SMALL = ("finetune.batch_size=8", "finetune.steps=3", "finetune.passage_length=40", "finetune.lr=1e-3")
 
@@ -71,17 +70,3 @@ def test_the_system_that_is_there_gives_the_pseudo_labels(inputs: tuple[str, ...
         assert {*group.positives, *group.negatives} == {hit.passage for hit in tokens[group.query]}
     losses = (tmp_path / "finetune/logs/metrics.jsonl").read_text()
     assert '"kl"' in losses
-
-
-def test_generated_queries_of_other_passages_are_told(inputs: tuple[str, ...], tmp_path: Path) -> None:
-    api.run("synthetic", out=str(tmp_path / "out"), set=(*inputs, "split.max_tokens=40"), until="bm25")
-    out = tmp_path / "out"
-    (tmp_path / "few.tsv").write_text("p0\tanother passage\n")
-    with pytest.raises(QontextError, match=r"names the passage .* which is not in the passages"):
-        api.mine(
-            out / "bm25",
-            out / "generate",
-            queries=out / "generate",
-            passages=tmp_path / "few.tsv",
-            out=tmp_path / "groups",
-        )

@@ -75,14 +75,6 @@ def pack(texts: list[Tensor]) -> Packed:
     return Packed(starts, torch.cat(texts).numpy())
 
 
-def test_a_search_of_many_passages_names_the_faster_way(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setattr("qontext.retrieve.index.exact.MANY", 2)
-    TokenIndex.of(np.array(["a", "b", "c"], object), pack(drawn(1, 1, 1)), 4)
-    assert "rerank RUN --tokens" in capsys.readouterr().err
-
-
 @pytest.fixture(scope="module")
 def marked(minilm: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with BERT's vocabulary, punctuation and unused entries, as it is before its training."""
@@ -192,20 +184,6 @@ def test_compressed_vectors_are_searched_nearly_the_same(vectors: Path, beir: Pa
     assert "residual" in str(api.show(index.path))
     (system,) = Opener("cpu", "fp32").open("late", str(index.path))
     assert len(system.search("river stone", 5)) == 5
-
-
-def test_what_does_not_fit_is_told(vectors: Path, beir: Path, tmp_path: Path, start: Path) -> None:
-    with pytest.raises(QontextError, match="holds the representation 'tokens', not vector"):
-        api.index(vectors, backend="faiss", out=tmp_path / "index")
-    with pytest.raises(QontextError, match="either --reranker or --tokens"):
-        api.rerank("run.trec", data=beir, out=tmp_path / "reranked")
-    run = tmp_path / "run.trec"
-    run.write_text("q15 Q0 p0 1 1.0 x\nq15 Q0 nowhere 2 0.5 x\n")
-    with pytest.raises(QontextError, match="lacks the passage 'nowhere'"):
-        api.rerank(run, tokens=vectors, data=beir, out=tmp_path / "reranked")
-    plain = api.encode(beir, encoder=start, out=tmp_path / "plain")
-    with pytest.raises(QontextError, match="holds no bits of tokens"):
-        api.rerank(run, tokens=plain.path, data=beir, out=tmp_path / "reranked")
 
 
 def test_prompts_beside_the_markers_are_left_with_a_warning(

@@ -22,7 +22,6 @@ from tests.pretrain.reference import (
     originals,
     rows,
 )
-from tests.tiny import with_keys
 from torch import Tensor
 
 from qontext.models.encoder import load_encoder
@@ -55,17 +54,6 @@ def test_cot_mae_with_a_contrastive_loss(build: Callable[..., Both], encoder: An
     without = losses_of(both, batch)
     assert without.keys() == {"encoder_mlm", "context_mlm"}
     close(losses_of(objective, batch), {**without, "contrastive": 0.5 * contrast})
-
-
-def test_cot_mae_reads_each_member_from_the_other(
-    encoder: Any, configure: Callable[..., Any], plan_of: Callable[..., Any]
-) -> None:
-    ((one, keys),) = with_keys(plan_of(configure(method="cot-mae", context="rand"))(0))
-
-    encoded, decoded = originals(one.encoder), originals(one.decoder)
-    for n, pair in enumerate(keys.pair.tolist()):
-        (m,) = [m for m, other in enumerate(keys.pair.tolist()) if other == pair and m != n]
-        assert decoded[n] == encoded[m]
 
 
 def test_autoregressive_cot_mae(build: Callable[..., Both], encoder: Any) -> None:
@@ -206,25 +194,6 @@ def test_dupmae(build: Callable[..., Both], encoder: Any) -> None:
     close(computed, losses_of(plain, batch))
 
 
-def test_the_tokens_logits_of_dupmae_are_computed_a_few_texts_at_a_time(
-    build: Callable[..., Both], encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.pretrain.objectives import dupmae
-
-    objective, _, micro = build(method="dupmae")
-    text = max((one.encoder for one in micro), key=lambda text: len(text.ids))
-    last = encoder(text.ids, text.mask)[0].detach().requires_grad_()
-    results = []
-    for most in (1 << 24, 1):
-        monkeypatch.setattr(dupmae, "SCORES_PER_BLOCK", most)
-        highest = objective.highest(last, text.mask)
-        (gradient,) = torch.autograd.grad(highest.square().sum(), last)
-        results.append((highest, gradient))
-        assert not gradient[:, 0].any(), "the first token predicts nothing here"
-        assert not gradient[~text.mask].any()
-    assert results[0][0].allclose(results[1][0]) and results[0][1].allclose(results[1][1], atol=1e-5)
-
-
 def test_seed(build: Callable[..., Both], encoder: Any) -> None:
     """One block, so that a position depends on what it sees alone; the paper's three are the default."""
     objective, batch, micro = build(method="seed", decoder_layers=1)
@@ -240,37 +209,6 @@ def test_seed(build: Callable[..., Both], encoder: Any) -> None:
     close(losses_of(objective, batch), {"encoder_mlm": mean(own), "decoder_lm": mean(other)})
     published, _, _ = build(method="seed")
     assert len(published.head.blocks) == 3
-
-
-def test_attention_with_dropout_is_attention() -> None:
-    """Where weights are dropped, the fused kernel is not used; what is not dropped must count the same."""
-    from qontext.pretrain.objectives.decoder import attend
-
-    class Keeps(torch.nn.Dropout):
-        def forward(self, weights: Tensor) -> Tensor:
-            return weights
-
-    torch.manual_seed(0)
-    query, key, value = torch.randn(3, 2, 7, 8).unbind()
-    visible = (torch.rand(2, 7, 7) < 0.5) | torch.eye(7, dtype=torch.bool)
-    fused = attend(query, key, value, visible, 2, torch.nn.Dropout(0.0))
-    assert attend(query, key, value, visible, 2, Keeps(0.5)).allclose(fused, atol=1e-6)
-    dropped = attend(query, key, value, visible, 2, torch.nn.Dropout(0.5))
-    assert not dropped.allclose(fused, atol=1e-2)
-
-
-def test_the_autoregressive_decoder_takes_over_the_backbones_activation_and_norms(encoder: Any) -> None:
-    from qontext.pretrain.objectives.decoder import AutoregressiveDecoder, Settings
-
-    encoder.config.hidden_act, encoder.config.layer_norm_eps = "relu", 1e-3
-    decoder = AutoregressiveDecoder(Settings.of(encoder), 2, window=3, seed=0)
-    assert {m.eps for m in decoder.modules() if isinstance(m, torch.nn.LayerNorm)} == {1e-3}
-    x = torch.linspace(-3, 3, 50)
-    for block in decoder.blocks:
-        assert block.activation(x).equal(x.relu())
-    encoder.config.hidden_act = "gelu"
-    block = AutoregressiveDecoder(Settings.of(encoder), 1, window=3, seed=0).blocks[0]
-    assert block.activation(x).allclose(x * (1 + torch.erf(x / math.sqrt(2))) / 2, atol=1e-6)
 
 
 @pytest.mark.parametrize("init", ["0,1", "1,1", "1"])

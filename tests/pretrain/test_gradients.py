@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from tests.tiny import Server
 
 from qontext.models.batching import FINE, Grid
 from qontext.models.encoder import load_encoder
@@ -219,79 +218,3 @@ def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
     assert documents is not None and counts["documents"] == len(of_more_passages)
     for document, begin, end in zip(of_more_passages, documents[:-1], documents[1:]):
         assert anchors[begin:end].tolist() == list(range(groups[document] + 1, groups[document + 1]))
-
-
-RANK_SCRIPT = """
-import torch
-import numpy as np
-from qontext.contexts import Context
-from qontext.contexts import Sources, match_queries
-from qontext.corpus.store import open_store
-from qontext.training import gradient_cache
-from qontext.training.distributed import join
-from qontext.training.dropout import drawn_for, use_cheap_dropout
-from qontext.models.encoder import load_encoder
-from qontext.pretrain.batches import BatchPlan
-from qontext.pretrain.config import PretrainConfig
-from qontext.pretrain.masking import Vocabulary
-from qontext.training.batch import prepare
-
-group = join("cpu")
-same = {"passages": folder, "encoder": "tiny", "batch_size": 12, "queries": "q"}
-config = PretrainConfig.make({**same, **settings}, where="test")
-encoder = load_encoder("tiny", tokenizer=f"{folder}/tokenizer", dropout=0.1, seed=1)
-passages, queries = open_store(f"{folder}/tokens"), open_store(f"{folder}/query-tokens")
-sources = Sources(passages, 38, queries, match_queries(passages, queries))
-trained = config.objective(encoder).train()
-use_cheap_dropout(trained)
-layout = config.layout()
-context = Context(config.context_name(), sources) if layout.needs_context else None
-plan = BatchPlan(sources, layout, context,
-    Vocabulary.of(encoder.tokenizer), np.flatnonzero(passages.lengths > 0), None, 12, 250, 42, group.rank, group.world)
-micro, keys = prepare(plan(3), group)
-def forward(one):
-    with drawn_for(one.row_keys):
-        output = trained(one)
-    return output.losses, output.vectors
-def represent(one):
-    with drawn_for(one.row_keys):
-        return trained.represent(one)
-if trained.contrastive:
-    losses = gradient_cache.backward(micro, forward, represent,
-        lambda v, rows: trained.contrast(v, keys, rows), group, cached=settings.get("context") == "query")
-else:
-    losses = {}
-    for one in micro:
-        own, _ = forward(one)
-        torch.stack(list(own.values())).sum().backward()
-        losses = {n: losses.get(n, 0) + loss.detach() for n, loss in own.items()}
-group.sum_gradients(trained)
-losses = {n: group.sum(loss.clone()) for n, loss in sorted(losses.items())}
-if group.rank == 0:
-    found = {n: p.grad for n, p in trained.named_parameters() if p.grad is not None}
-    torch.save((losses, found), out)
-"""
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"method": "cocondenser", "context": "rand", "temperature": 20.0},
-        {"method": "cocondenser", "context": "query", "temperature": 20.0},
-        {"method": "cot-mae", "context": "near"},
-        {"method": "costa"},
-    ],
-    ids=["plain", "cached", "decoder", "spans"],
-)
-def test_two_processes_give_the_losses_and_the_gradient_of_one(
-    corpus: Path, tmp_path: Path, settings: dict[str, Any], warm: Server
-) -> None:
-    results = []
-    for world in (1, 2):
-        out = tmp_path / f"{world}.pt"
-        code = f"folder, out, settings = {str(corpus)!r}, {str(out)!r}, {settings}\n{RANK_SCRIPT}"
-        running = warm.launch({"code": code}, tmp_path / f"{world}.said", world)
-        assert running.wait() == {0}, running.text()
-        losses, gradient = torch.load(out, weights_only=True)
-        results.append(({name: loss.item() for name, loss in losses.items()}, gradient))
-    equal(*results)

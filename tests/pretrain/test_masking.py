@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.tiny import with_keys
 
 from qontext.pretrain.masking import Vocabulary, choose_words, corrupt
 from qontext.pretrain.texts import FlatTexts
@@ -106,33 +105,6 @@ def test_a_mask_depends_on_its_own_key_alone() -> None:
         )
 
 
-def test_masks_change_with_the_epoch_and_come_back_with_the_seed(
-    plan_of: Callable[..., Any], configure: Callable[..., Any]
-) -> None:
-    plan = plan_of(configure(method="mlm"))
-    again = plan_of(configure(method="mlm"))
-    other_seed = plan_of(configure(method="mlm", seed=43))
-    first, epoch = plan(0), plan.steps_per_epoch
-    assert first.micro[0].encoder.ids.equal(again(0).micro[0].encoder.ids)
-    assert not first.micro[0].encoder.ids.equal(other_seed(0).micro[0].encoder.ids)
-
-    def masks(one: Any, steps: range) -> dict[int, bytes]:
-        """text hash → which of its places are predicted, over some steps"""
-        positions_of = {}
-        for step in steps:
-            for micro, keys in with_keys(one(step)):
-                width = micro.encoder.ids.shape[1]
-                rows = micro.encoder.positions // width
-                for n, text in enumerate(keys.text.tolist()):
-                    positions_of[text] = (micro.encoder.positions[rows == n] % width).numpy().tobytes()
-        return positions_of
-
-    visit_0, visit_1 = masks(plan, range(epoch)), masks(plan, range(epoch, 2 * epoch))
-    both = visit_0.keys() & visit_1.keys()
-    assert len(both) > 20
-    assert sum(visit_0[text] != visit_1[text] for text in both) > 0.9 * len(both)
-
-
 def test_labels_are_the_original_tokens_also_in_cropped_texts(
     plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
 ) -> None:
@@ -154,19 +126,6 @@ def test_labels_are_the_original_tokens_also_in_cropped_texts(
                 assert (runs == tokens).all(1).any(), "not a stretch of the corpus"
 
 
-def test_a_passage_paired_with_itself_is_masked_twice(
-    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
-) -> None:
-    groups = sources.passages.groups
-    alone = groups[:-1][np.diff(groups) == 1]
-    plan = plan_of(configure(method="cocondenser", context="rand", batch_size=len(alone)), anchors=alone)
-    ((rows, keys),) = with_keys(plan(0))
-    for pair in keys.pair.unique():
-        one, other = rows.encoder.ids[keys.pair == pair]
-        assert not one.equal(other)
-    assert len(keys.text.unique()) == len(alone)
-
-
 def test_a_rate_of_nought_masks_nothing_and_leaves_the_decoder_its_share(
     plan_of: Callable[..., Any], configure: Callable[..., Any]
 ) -> None:
@@ -176,16 +135,6 @@ def test_a_rate_of_nought_masks_nothing_and_leaves_the_decoder_its_share(
     assert len(batch.encoder.labels) == 0
     assert len(batch.decoder.labels) > 0
     assert not (batch.encoder.ids == plan.words.mask).any()
-
-
-def test_no_rectangle_is_wider_than_the_positions_that_there_are(
-    plan_of: Callable[..., Any], configure: Callable[..., Any], sources: Any
-) -> None:
-    from dataclasses import replace
-
-    plan = plan_of(configure(method="mlm"), sources=replace(sources, max_tokens=9))
-    widths = {micro.encoder.ids.shape[1] for step in range(8) for micro in plan(step).micro}
-    assert max(widths) == 11
 
 
 def test_a_title_and_its_separator_leave_every_text_a_masked_token() -> None:

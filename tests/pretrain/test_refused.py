@@ -10,7 +10,6 @@ from tests.pretrain.runs import TINY, train
 
 from qontext import api
 from qontext.frame.errors import QontextError
-from qontext.pretrain.batches import Layout
 
 
 @pytest.mark.parametrize(
@@ -57,14 +56,6 @@ def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
         api.pretrain(corpus / "tokens", tokenizer=other, out=tmp_path / "o2", method="mlm", **TINY)
     with pytest.raises(QontextError, match="contains passages, expected queries"):
         train(corpus, tmp_path / "o3", queries=str(corpus / "passages"))
-
-
-@pytest.mark.parametrize(
-    "words", [("anchor", "context"), ("anchors", "self"), ("anchor", "self", 0.3, 0.5, "evry")]
-)
-def test_a_layout_of_unknown_words_is_refused(words: tuple[Any, ...]) -> None:
-    with pytest.raises(QontextError, match=r"Layout: .* expected one of "):
-        Layout(*(*words, 0.3) if len(words) == 2 else words)
 
 
 def test_an_encoder_that_predicts_nothing_needs_a_loss_of_its_vector(corpus: Path) -> None:

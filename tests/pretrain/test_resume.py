@@ -95,29 +95,6 @@ def test_a_step_that_is_not_finite_is_left_out_and_many_in_a_row_stop_the_run(
         train(corpus, tmp_path / "always", method="mlm", steps=40)
 
 
-def test_a_disk_that_fills_up_mid_checkpoint_loses_nothing(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, real, saved = tmp_path / "out", checkpoint.save_file, {"n": 0}
-
-    def full(*arguments: Any, **more: Any) -> None:
-        saved["n"] += 1
-        if saved["n"] == 6:  # the third checkpoint's optimizer state
-            raise OSError(28, "No space left on device")
-        real(*arguments, **more)
-
-    monkeypatch.setattr(checkpoint, "save_file", full)
-    with pytest.raises(QontextError, match=r"the disk is full.*run the same command again"):
-        train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
-    folders = sorted(p.name for p in (out / "checkpoints" / "mlm").iterdir())
-    assert folders == ["step-00000001", "step-00000002"]
-    trained = train(corpus, out, method="mlm", steps=8, checkpoint_minutes=0)
-    whole = train(corpus, tmp_path / "whole", method="mlm", steps=8)
-    assert (trained.path / "model.safetensors").read_bytes() == (
-        whole.path / "model.safetensors"
-    ).read_bytes()
-
-
 def test_checkpoints_are_rotated_and_broken_ones_named(corpus: Path, tmp_path: Path) -> None:
     work = Workdir(tmp_path)
     module = torch.nn.Linear(2, 2)
@@ -131,19 +108,6 @@ def test_checkpoints_are_rotated_and_broken_ones_named(corpus: Path, tmp_path: P
         match=r"weights\.safetensors: the checkpoint cannot be read.*Remove the folder .*step-00000003",
     ):
         checkpoint.load(work, "c", module, optimizer)
-
-
-def test_running_out_of_memory_names_the_settings_to_lower(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.models.encoder import Encoder
-
-    def greedy(self: Any, *inputs: Any, **more: Any) -> Any:
-        raise torch.OutOfMemoryError("CUDA out of memory.")
-
-    monkeypatch.setattr(Encoder, "forward", greedy)
-    with pytest.raises(QontextError, match=r"out of memory at step 1.*--micro-tokens"):
-        train(corpus, tmp_path / "out", method="mlm")
 
 
 def test_a_time_limit_ends_a_training_and_lowers_its_rate_with_the_time(

@@ -134,27 +134,6 @@ def test_a_condenser_head_is_taken_up(
         load_head(objective_of(method="cocondenser", decoder_layers=3), first.path)
 
 
-@pytest.mark.parametrize(
-    ("settings", "warned"),
-    [
-        ({}, True),
-        ({"condenser_steps": 2}, False),
-        ({"head_weight": 0}, False),
-        ({"method": "condenser", "context": None, "queries": None}, False),
-    ],
-    ids=lambda value: "-".join(value) or "plain" if isinstance(value, dict) else "",
-)
-def test_cocondenser_without_a_trained_head_is_warned_of(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], settings: dict[str, Any], warned: bool
-) -> None:
-    plain = train(corpus, tmp_path / "plain", steps=1, method="mlm", queries=None)
-    start = {"encoder": str(plain.path), "tokenizer": None}
-    train(
-        corpus, tmp_path / "out", steps=2, **{"method": "cocondenser", "context": "rand", **start, **settings}
-    )
-    assert capsys.readouterr().err.count("has no Condenser head") == warned
-
-
 def test_a_token_store_can_be_given_in_place_of_passages(corpus: Path, tmp_path: Path) -> None:
     from_store = api.pretrain(
         corpus / "tokens", tokenizer=corpus / "tokenizer", out=tmp_path / "a", method="mlm", steps=3, **TINY
@@ -163,17 +142,6 @@ def test_a_token_store_can_be_given_in_place_of_passages(corpus: Path, tmp_path:
     assert (from_store.path / "model.safetensors").read_bytes() == (
         from_passages.path / "model.safetensors"
     ).read_bytes()
-
-
-def test_passages_without_queries_are_left_out_and_counted(corpus: Path, tmp_path: Path) -> None:
-    import pyarrow.compute as pc
-    import pyarrow.parquet as pq
-
-    table = pq.read_table(corpus / "queries.parquet")
-    names = table["passage"].unique()[:12]
-    pq.write_table(table.filter(pc.is_in(table["passage"], value_set=names)), tmp_path / "few.parquet")
-    trained = train(corpus, tmp_path / "out", method="cocondenser", queries=str(tmp_path / "few.parquet"))
-    assert trained.summary["passages_without_queries"] == trained.summary["passages"] - 12
 
 
 def test_means_and_cosine_are_saved_as_such(corpus: Path, tmp_path: Path) -> None:
@@ -189,29 +157,3 @@ def test_means_and_cosine_are_saved_as_such(corpus: Path, tmp_path: Path) -> Non
     with torch.inference_mode():
         ours = encoder(ids, None)[0][0].mean(0).numpy()
     assert np.abs(model.encode("rivers and mountains") - ours).max() < 1e-5
-
-
-def test_the_query_half_of_an_untied_pair_is_not_lost_in_silence(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    pair = train(corpus, tmp_path / "pair", method="mlm", steps=1).path
-    (pair / "query").mkdir()
-    (pair / "query" / "config.json").write_text((pair / "config.json").read_text())
-    train(corpus, tmp_path / "out", method="mlm", steps=1, encoder=pair, tokenizer=None)
-    assert "a separate encoder for queries, which is ignored" in " ".join(capsys.readouterr().err.split())
-
-
-def test_a_head_that_was_neither_loaded_nor_trained_is_not_saved(
-    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    first = train(corpus, tmp_path / "first", head_weight=0, steps=1)
-    assert not (first.path / "head.safetensors").exists()
-    assert "head.safetensors" not in (first.path / "README.md").read_text()
-    capsys.readouterr()
-    second = train(corpus, tmp_path / "second", encoder=str(first.path), tokenizer=None, steps=1)
-    assert "has no Condenser head" in capsys.readouterr().err
-    third = train(
-        corpus, tmp_path / "third", encoder=str(second.path), tokenizer=None, head_weight=0, steps=1
-    )
-    heads = [load_file(made.path / "head.safetensors") for made in (second, third)]
-    assert all(heads[0][name].equal(heads[1][name]) for name in heads[0])

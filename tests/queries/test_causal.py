@@ -98,11 +98,6 @@ def test_reading_a_continuation(text, kind, query):
     assert read_query(text, kind) == query
 
 
-def test_a_model_without_a_chat_template_writes_too(passages, tmp_path, plain_llama):
-    done = api.generate(passages, out=tmp_path / "q", model=plain_llama, **SHORT)
-    assert done.summary["queries"] > 100
-
-
 def test_code_in_a_model_is_not_executed(passages, tmp_path, tiny_llama):
     folder = Path(shutil.copytree(tiny_llama, tmp_path / "model"))
     (folder / "evil.py").write_text(f"open({str(tmp_path / 'executed')!r}, 'w')\nclass Config: pass\n")

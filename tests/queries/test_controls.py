@@ -40,12 +40,3 @@ def test_random_spans(write_passages, passage, tmp_path, rows_of):
     parts = rows_of(api.generate(path, out=tmp_path / "parts", part_passages=7, **same).path)
     assert parts == rows
     assert rows_of(api.generate(path, out=tmp_path / "other", seed=1, **same).path) != rows
-
-
-def test_spans_of_short_passages(write_passages, passage, tmp_path, rows_of):
-    path = write_passages(
-        [passage(0, text="one two three four five six seven eight"), passage(1, text="one")]
-    )
-    done = api.generate(path, out=tmp_path / "q", generator="span", shortest=2, longest=3)
-    assert {id for id, _, _ in rows_of(done.path)} == {"p0"}
-    assert done.summary["dropped"]["echoes"] > 0, "the only word of a passage is the passage"

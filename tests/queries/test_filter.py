@@ -10,7 +10,6 @@ from tests.tiny import save_bert
 from qontext import api
 from qontext.data import records
 from qontext.data.collection import read_passages
-from qontext.frame.errors import QontextError
 from qontext.queries.filter import Lookup
 from qontext.queries.judges import overlap, ranks
 from qontext.retrieve.bm25 import Bm25
@@ -121,15 +120,6 @@ def test_filters_can_follow_each_other(few, queries, tmp_path):
     assert row["overlap"] > 0.5 and row["rank"] == 1 and row["score"] == 1.0 and len(table(second)) == 4
 
 
-def test_strangers_and_twins_are_refused(few, queries, tmp_path, write_passages, passage):
-    other = write_passages([passage(n) for n in range(2)], "other.parquet")
-    with pytest.raises(QontextError, match="'p2', which is not in the passages"):
-        api.filter(queries, passages=other, out=tmp_path / "f")
-    twins = write_passages([passage(0), passage(0)], "twins.parquet")
-    with pytest.raises(QontextError, match="'p0' occurs twice"):
-        api.filter(queries, passages=twins, out=tmp_path / "g")
-
-
 @pytest.fixture(scope="session")
 def cross_encoder(tmp_path_factory, minilm):
     """A random cross-encoder on MiniLM's tokenizer."""
@@ -146,21 +136,6 @@ def test_a_cross_encoder_scores_every_pair(few, queries, tmp_path, cross_encoder
     assert done.meta["computed"] == precision
     scores = [r["rerank"] for r in table(done)]
     assert len(scores) == 8 and all(0 < s < 1 for s in scores) and len(set(scores)) > 4
-
-
-def test_the_reranker_is_the_one_that_reranks(few, queries, tmp_path, cross_encoder):
-    from qontext.models.cross_encoder import CrossEncoder
-
-    done = api.filter(
-        queries, passages=few, out=tmp_path / "f", by="reranker", reranker=cross_encoder, at_least=0.0
-    )
-    contents = {
-        id: passage.content for id, (_, passage) in Lookup(few).find(f"p{n}" for n in range(4)).items()
-    }
-    logits = CrossEncoder(str(cross_encoder)).score(
-        [(r["query"], contents[r["passage"]]) for r in table(done)]
-    )
-    assert [r["rerank"] for r in table(done)] == pytest.approx((1 / (1 + np.exp(-logits))).tolist())
 
 
 def test_a_dense_retriever_filters_too(few, queries, tmp_path, minilm):
@@ -252,54 +227,3 @@ def test_a_killed_filter_goes_on_after_its_last_vectors(passages, tmp_path, tiny
     assert len(list((tmp_path / "f").glob("vectors-*.npy"))) == 2
     assert api.filter(generated, out=tmp_path / "f", **settings).digest == whole.digest
     assert sizes == [10, 10, 10, 10, 10, 200]  # two blocks were there already
-
-
-@pytest.mark.parametrize("by", ["overlap", "dense"])
-def test_memory_does_not_grow_with_the_corpus(passage, tmp_path, tiny_encoder, monkeypatch, by):
-    """Forty passages more, of 20 kB each, in parts of five: they are not held."""
-    import tracemalloc
-
-    from qontext.retrieve import encode
-
-    monkeypatch.setattr(encode, "BLOCK", 5)
-    settings = {"by": "overlap"} if by == "overlap" else {"by": "retrieval", "retriever": tiny_encoder}
-
-    def write(count):
-        """Passages and queries in parts of five."""
-        for start in range(0, count, 5):
-            numbers = range(start, start + 5)
-            rows = [passage(n, text=f"{n} bees dance. " + "x" * 20_000) for n in numbers]
-            queries = [{"passage": f"p{n}", "query": "why do bees dance", "number": 0} for n in numbers]
-            for name, table in (
-                ("p", records.table_of(rows, records.PASSAGES)),
-                ("q", records.table_of(queries, records.QUERIES)),
-            ):
-                (tmp_path / f"{name}{count}").mkdir(exist_ok=True)
-                records.write_table(tmp_path / f"{name}{count}" / f"part-{start:05d}.parquet", table)
-
-    def filtered(count, out):
-        api.filter(tmp_path / f"q{count}", passages=tmp_path / f"p{count}", out=tmp_path / out, **settings)
-
-    def peak(count, out):
-        tracemalloc.start()
-        filtered(count, out)
-        most = tracemalloc.get_traced_memory()[1]
-        tracemalloc.stop()
-        return most
-
-    write(20)
-    write(60)
-    filtered(20, "warm")  # what is loaded once does not count
-    assert peak(60, "many") - peak(20, "few") < 300_000
-
-
-def test_expanded_passages_are_passages(few, queries, tmp_path):
-    done = api.expand(queries, passages=few, out=tmp_path / "e", at_most=1)
-    rows = table(done)
-    assert rows[0]["text"].endswith("rang a bell in fog.\n" + GOOD[0]) and rows[0]["id"] == "p0"
-    assert [rows[0]["text"][start:] for start in rows[0]["sentences"]][1] == GOOD[0]
-    assert done.summary == {"passages": 4, "expanded": 4, "queries_appended": 4}
-    assert ranks(words_of([row["text"] for row in rows]), ["who lighthouse"], np.array([0]), 4).tolist() == [
-        1
-    ]
-    pq.read_table(done.parts()[0]).cast(records.PASSAGES)

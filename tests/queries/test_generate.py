@@ -1,8 +1,5 @@
 """The stage: parts, resume, shards, counts, bad input."""
 
-import json
-
-import pyarrow.parquet as pq
 import pytest
 
 from qontext import api
@@ -10,7 +7,6 @@ from qontext.data import records
 from qontext.data.collection import Passage
 from qontext.frame import artifacts
 from qontext.frame.errors import QontextError
-from qontext.queries.generate import GenerateConfig
 from qontext.queries.generators import clean
 
 
@@ -85,64 +81,10 @@ def test_tsv_and_parquet_say_the_same(passages, tmp_path, rows_of):
     )
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "says"),
-    [
-        ("q.jsonl", '{"query": "x"}\n', "q.jsonl:1: needs a passage id"),
-        ("q.jsonl", "{nonsense\n", "q.jsonl:1: is not JSON"),
-        ("q.jsonl", '{"id": "zzz", "query": "x"}\n', "no queries were generated"),
-    ],
-)
-def test_bad_files_of_queries(passages, tmp_path, name, content, says):
-    (tmp_path / name).write_text(content)
-    with pytest.raises(QontextError, match=says):
-        api.generate(passages, out=tmp_path / "out", generator="file", queries=tmp_path / name)
-
-
 def test_empty_passages_are_counted(write_passages, passage, tmp_path):
     path = write_passages([passage(0), passage(1, text="   "), passage(2, text="")])
     done = api.generate(path, out=tmp_path / "q", generator="keyphrase")
     assert done.summary["empty_passages"] == 2 and done.summary["passages_without_queries"] == 2
-
-
-def test_only_empty_passages_is_an_error(write_passages, passage, tmp_path):
-    path = write_passages([passage(0, text=" ")])
-    with pytest.raises(QontextError, match="no queries were generated"):
-        api.generate(path, out=tmp_path / "q", generator="keyphrase")
-
-
-def test_no_passages_is_an_error(write_passages, tmp_path):
-    with pytest.raises(QontextError, match="no passages"):
-        api.generate(write_passages([]), out=tmp_path / "q", generator="keyphrase")
-
-
-def test_ten_megabytes_of_passage(write_passages, passage, tmp_path, tiny_t5):
-    path = write_passages([passage(0, text="The tower was built in 1834 by Ada. " * 280_000), passage(1)])
-    done = api.generate(path, out=tmp_path / "k", generator="keyphrase")
-    assert done.summary["passages_without_queries"] == 0
-    done = api.generate(path, out=tmp_path / "t", model=tiny_t5, max_new_tokens=8)
-    assert done.summary["queries"] > 0
-
-
-@pytest.mark.parametrize(
-    ("settings", "says"),
-    [
-        ({"generator": "keyphrases"}, "Did you mean 'keyphrase'"),
-        (
-            {"generator": "keyphrase", "model": "x"},
-            "model is not read by the generator 'keyphrase', only by t5",
-        ),
-        ({"generator": "file"}, "queries: field required"),
-    ],
-)
-def test_bad_settings(passages, tmp_path, settings, says):
-    with pytest.raises(QontextError, match=says):
-        api.generate(passages, out=tmp_path / "q", **settings)
-
-
-def test_settings_of_other_generators_do_not_make_it_another_run():
-    one = GenerateConfig.make({"passages": "x", "generator": "keyphrase"}, where="generate")
-    assert set(one.identity()) == {"of", "generator", "per_passage", "seed", "part_passages", "title"}
 
 
 def test_cleaning_counts_what_it_drops(passage):
@@ -162,9 +104,3 @@ def test_cleaning_counts_what_it_drops(passage):
     vowels = ["दिन", "दीन", "ราคาข่าว", "ราคาข้าว"]  # which differ in a vowel sign or a tone mark
     assert clean(vowels, bees, tally) == vowels
     assert clean(["I ❤️ flour", "I ❤ flour"], bees, tally) == ["I ❤️ flour"]
-
-
-def test_the_counts_lie_in_the_parts(passages, tmp_path):
-    done = api.generate(passages, out=tmp_path / "q", generator="keyphrase")
-    footer = pq.read_metadata(done.parts()[0]).metadata[b"qontext"]
-    assert json.loads(footer)["without_queries"] == 0

@@ -32,12 +32,6 @@ def test_words_that_nobody_asks_with_are_avoided_but_for_the_title() -> None:
     assert style.choose(PASSAGE, ["clay silicates", "clay ovens"], 1) == ["clay ovens"]
 
 
-def test_candidates_are_taken_once_and_few_are_no_problem() -> None:
-    style = Style(["oven clay"], 7)
-    assert sorted(style.choose(PASSAGE, CANDIDATES, 99)) == sorted(CANDIDATES)
-    assert style.choose(PASSAGE, [], 3) == []
-
-
 def test_an_echo_of_the_passage_takes_no_place(tmp_path: Path) -> None:
     rows = [{"_id": "p", "title": "Ovens", "text": PASSAGE.text}]
     (tmp_path / "docs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

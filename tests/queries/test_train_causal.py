@@ -2,7 +2,6 @@
 
 import json
 
-import numpy as np
 import pytest
 import torch
 
@@ -78,38 +77,6 @@ def test_the_loss_is_that_of_the_query_tokens_alone(trainable):
         count += len(query)
     loss, _ = gradients(generator, [(plan(100)(0), 1.0)])
     assert loss == pytest.approx(total / count, rel=1e-5)
-
-
-def test_dropout_is_that_of_attention(trainable):
-    """Llama has no layers of dropout."""
-    from qontext.queries.train_generator import set_dropout
-    from qontext.training.dropout import drawn_for, use_cheap_dropout
-
-    model = trainable[0].model.train()
-
-    def drawn(key):
-        with drawn_for(np.array([key, 7], dtype=np.uint64)), torch.inference_mode():
-            return model(input_ids=torch.arange(5, 25).view(2, 10)).logits
-
-    use_cheap_dropout(model)
-    assert torch.equal(drawn(1), drawn(2))
-    set_dropout(model, 0.5)
-    assert torch.equal(drawn(1), drawn(1)) and not torch.equal(drawn(1), drawn(2))
-    set_dropout(model, 0.0)
-    assert torch.equal(drawn(1), drawn(2))
-
-
-def test_micro_batches_and_processes_change_nothing(trainable):
-    generator, _, plan = trainable
-    whole = gradients(generator, [(plan(10_000)(0), 1.0)])
-    many = gradients(generator, [(plan(40)(0), 1.0)])
-    assert len(plan(10_000)(0).micro) < len(plan(40)(0).micro)
-    ranks = [plan(10_000, rank, 2)(0) for rank in range(2)]
-    tokens = sum(batch.predictions[0] for batch in ranks)
-    halves = gradients(generator, [(batch, batch.predictions[0] / tokens) for batch in ranks])
-    for loss, gradient in (many, halves):
-        assert loss == pytest.approx(whole[0], rel=1e-5)
-        assert (gradient - whole[1]).abs().max() < 1e-5 * whole[1].abs().max().clamp(min=1)
 
 
 def test_killed_and_resumed_is_the_same(labeled, tmp_path, tiny_llama, warm):

@@ -13,7 +13,6 @@ from tests.tiny import free_port
 
 from qontext import api
 from qontext.frame.artifacts import open_artifact
-from qontext.frame.errors import QontextError
 
 pytestmark = pytest.mark.numeric
 
@@ -146,9 +145,3 @@ def test_two_processes_train_one_generator(labeled, tmp_path):
     differences = torch.cat([(weights[name] - theirs[name]).abs().flatten() for name in weights])
     assert differences.mean() < 1e-5 and differences.max() < 5e-3
     assert one.summary["parameters"] == open_artifact(tmp_path / "two").summary["parameters"]
-
-
-def test_what_cannot_be_trained_on(labeled, tmp_path):
-    (tmp_path / "labeled" / "qrels" / "none.tsv").write_text("query-id\tcorpus-id\tscore\nq1\tp1\t0\n")
-    with pytest.raises(QontextError, match="no positive judgment"):
-        api.train_generator(labeled, out=tmp_path / "c", train_split="none")
