@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 48186,
+    "LINES": 47990,
     "MODULES": 284,
-    "TEST_LINES": 38409,
+    "TEST_LINES": 38388,
     "MANUAL_WORDS": 24495,
     "RESULT_WORDS": 20112,
 }

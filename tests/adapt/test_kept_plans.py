@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.frame import log
 from qontext.frame.errors import QontextError
+from qontext.retrieve.directory import read_adapted
 from qontext.retrieve.searcher import Searcher
 
 
@@ -66,7 +67,7 @@ def test_a_finished_result_keeps_its_settings(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """An update without the options of the first run is an update, even if their files are gone."""
+    """An update without the options of the first run is an update; one without their files is `refresh`."""
     documents = [
         {"_id": f"d{n}", "title": "", "text": f"Room {n} has a lamp of {n} candles."} for n in range(5)
     ]
@@ -81,9 +82,10 @@ def test_a_finished_result_keeps_its_settings(
     assert again.exit_code == 0 and "another request" not in again.stderr
     labels.unlink()
     documents[0]["text"] = "Room 0 is dark."
-    updated = api.adapt(write_documents(documents), out=out).summary
-    assert updated["updated"] and updated["encoded_now"] == 1
-    assert updated["verdict"] == json.loads(json.dumps(first["verdict"]))
+    with pytest.raises(QontextError, match="cannot find the labels of this directory"):
+        api.adapt(write_documents(documents), out=out)
+    assert api.refresh(out)["encoded_now"] == 1
+    assert read_adapted(out)["verdict"] == json.loads(json.dumps(first["verdict"]))
     capsys.readouterr()
     log.show(log.NOTE)
     api.adapt(write_documents(documents), out=out, seed=8, labels=None, budget="2m", dry_run=True)

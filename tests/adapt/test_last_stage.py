@@ -128,8 +128,6 @@ def test_a_recommended_cross_encoder_answers_wherever_the_directory_is_used(
     reranker, out = Path(shutil.copytree(small_reranker, tmp_path / "reranker")), tmp_path / "made"
     result = adapt(documents(7), out, small_encoder, reranker=reranker)
     assert result["reranker"]["weight"] == 0.8 and result["reranker"]["reference"]["path"] == str(reranker)
-    assert result["searching"]["reranking"]["seconds"] > 0
-    assert any("The cross-encoder reads the best" in line for line in result["searching"]["sentences"])
     measured = Run.read(out / "steps" / f"{result['system']}-generated")
     queries = {
         row["_id"]: row["text"]

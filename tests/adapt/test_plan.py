@@ -281,7 +281,7 @@ def test_what_is_read_as_what_is_in_the_plan_and_kept_by_updates(tmp_path: Path)
     work.write_json(ADAPTED, {})
     before = read_planned(tmp_path)
     assert before is not None and before.request == request
-    again, _ = with_recorded_settings(AdaptConfig(documents=made.documents), tmp_path, before)
+    again = with_recorded_settings(AdaptConfig(documents=made.documents), tmp_path, before)
     assert again.read_as == request.read_as and again.identity() == made.identity()
 
 

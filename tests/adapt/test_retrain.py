@@ -12,7 +12,7 @@ import pytest
 from tests.adapt.calls import adapt
 from tests.adapt.test_update import answers, indexes
 
-from qontext.adapt import run, state, update
+from qontext.adapt import run, state
 from qontext.frame.artifacts import Workdir, open_artifact
 from qontext.frame.errors import QontextError
 from qontext.retrieve.directory import (
@@ -52,7 +52,7 @@ def test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended(
     out, before, about = trained.out, answers(trained.out), read_adapted(trained.out)
     changed = write_documents([report(number) for number in range(2, 32)], "docs.jsonl")
     searcher = Searcher(out)  # which reads its parts when they are first needed
-    for place in ("qontext.cluster.torchrun.run_steps", "qontext.adapt.update.measured"):
+    for place in ("qontext.cluster.torchrun.run_steps", "qontext.adapt.vector_index.measure"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(place, end)
             with pytest.raises(KeyboardInterrupt):
@@ -60,7 +60,6 @@ def test_a_directory_answers_while_it_is_trained_again_and_if_that_is_ended(
         assert read_adapted(out) == about and answers(out) == before
         planned = state.read_planned(out)
         assert planned is not None and planned.is_pending
-        assert update.next_action(out, planned, planned.documents, is_complete=True) == "resume"
     assert models(out) == ["model", "model-2"] and indexes(out)[-2:] == ["index-2", "index-3"]
     plan = (out / "plan.json").read_text()
     adapt(changed, out, small_encoder, retrain=True)

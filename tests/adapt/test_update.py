@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,8 +16,7 @@ from qontext.adapt import publish
 from qontext.adapt.config import AdaptConfig
 from qontext.adapt.run import _claim
 from qontext.adapt.state import Planned, _refuse_another_source
-from qontext.adapt.update import next_action
-from qontext.frame import artifacts, locks
+from qontext.frame import locks
 from qontext.frame.errors import QontextError
 from qontext.retrieve.directory import index_of
 from qontext.retrieve.searcher import Searcher
@@ -105,7 +103,8 @@ def test_an_update_that_ended_between_two_files_is_repaired(
 
     with monkeypatch.context() as patch:
         patch.setattr(
-            "qontext.adapt." + ("state.Planned.write" if "plan" in ended else "update.measured"), end
+            "qontext.adapt." + ("state.Planned.write" if "plan" in ended else "follow.changed_documents"),
+            end,
         )
         with pytest.raises(KeyboardInterrupt):
             adapt(changed, out, small_encoder)
@@ -130,26 +129,12 @@ def test_what_an_interrupted_update_left_is_removed_when_there_is_nothing_to_upd
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("qontext.adapt.update.measured", end)
+        patch.setattr("qontext.adapt.follow.changed_documents", end)
         with pytest.raises(KeyboardInterrupt):
             adapt(changed, adapted.out, small_encoder)
     assert indexes(adapted.out) == ["index", "index-2"]
     adapt(write_documents([report(number) for number in range(30)]), adapted.out, small_encoder)
     assert indexes(adapted.out) == ["index"] and index_of(adapted.out).name == "index"
-
-
-@pytest.mark.parametrize(("read", "action"), [("as planned", "resume"), ("changed meanwhile", "update")])
-def test_documents_that_changed_between_the_plan_and_reading_are_read_again(
-    tmp_path: Path, read: str, action: str
-) -> None:
-    """They are as the plan knows them again, but the index is of what was there meanwhile."""
-    (tmp_path / "adapted.json").write_text("{}")
-    inputs = {"source": {"path": "docs", "digest": read}}
-    claim = {"verb": "split", "format": 1, "config": {}, "inputs": inputs, "key": ""}
-    (tmp_path / "steps" / "split").mkdir(parents=True)
-    artifacts.finish(artifacts.Workdir(tmp_path / "steps" / "split"), claim, {}, 0.0)
-    planned: Any = SimpleNamespace(documents="as planned", is_pending=False)
-    assert next_action(tmp_path, planned, "as planned", is_complete=True) == action
 
 
 def test_documents_of_another_kind_are_another_directory(
@@ -167,9 +152,7 @@ def test_documents_of_another_kind_are_another_directory(
     (adapted.out / "plan.json").write_text(json.dumps(planned))
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.txt").write_text("A lighthouse.")
-    with pytest.raises(
-        QontextError, match=r"made from passages, which are kept .* has documents. Choose another --out"
-    ):
+    with pytest.raises(QontextError, match=r"has documents, not passages, .* answers as before"):
         adapt(tmp_path / "folder", adapted.out, small_encoder)
 
 
@@ -208,7 +191,7 @@ def plan_of(documents: Path, root: Path, **settings: Any) -> Planned:
     """A plan for these documents with their own labels, as it would be recorded now."""
     config = AdaptConfig(documents=str(documents), labels=str(documents), **settings)
     nothing: Any = None
-    return Planned(claim=_claim(config, root, {}), request=nothing, plan=nothing)
+    return Planned(claim=_claim(config, root), request=nothing, plan=nothing)
 
 
 @pytest.fixture

@@ -76,7 +76,7 @@ def test_a_disk_that_fills_up_while_adapt_hands_over(world: World, tmp_path: Pat
         from qontext.adapt import publish, run
         from qontext.frame.artifacts import Workdir
         from qontext.frame.errors import QontextError
-        run._run = lambda config, root: publish.copy_model("pretrain", Workdir(root), "card", "model")
+        run._run = lambda config, root: publish.publish_copy("pretrain", Workdir(root), "model", "card", copied=True)
         try:
             run.run(run.AdaptConfig(documents="docs.jsonl", out=sys.argv[1]))
         except QontextError as error:

@@ -1,41 +1,44 @@
-"""The index of a directory follows its documents, with the encoder that it has.
+"""The index of a directory follows its documents, with the encoder that it has; nothing is trained.
 
 stamps of all files → hashes, if a stamp is new → the next index beside the current one → adapted.json names it
+
+`refresh`, `adapt` again, `serve --refresh` and the first search of a folder all come here.
 """
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from qontext.adapt import publish, update
+from qontext.adapt import publish
 from qontext.adapt.config import AdaptConfig, Request
-from qontext.adapt.state import STEPS, Planned, read_planned, same_sources_if_failing, sources_of
-from qontext.corpus.sources import FieldNames, open_source, scheme_of, stamp
-from qontext.corpus.sources.several import (
-    FILE,
-    SCHEME,
-    Listing,
-    digest_of,
-    free_prefix,
-    is_at,
-    listed,
-    parse,
-    place_of,
-    read_listing,
-    set_read_as,
-)
-from qontext.frame import inputs, log, trust
+from qontext.adapt.sources import Edits, content, edit, require, sources_of
+from qontext.adapt.state import read_planned
+from qontext.adapt.vector_index import Choice
+from qontext.corpus.sources import scheme_of, stamp
+from qontext.corpus.sources.several import FILE, SCHEME, digest_of, listed, parse, place_of, read_listing
+from qontext.data.collection import read_passages
+from qontext.frame import files, inputs, log, trust
 from qontext.frame.artifacts import Workdir, is_artifact, open_artifact
-from qontext.frame.errors import QontextError, did_you_mean
+from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.inputs import places
 from qontext.models.hub import is_local
 from qontext.models.reference import default_encoder, refer
-from qontext.retrieve.directory import index_of, is_adapted, read_adapted, write_adapted
+from qontext.retrieve.directory import (
+    MODEL,
+    STEPS,
+    index_of,
+    is_adapted,
+    read_adapted,
+    write_adapted,
+)
 from qontext.retrieve.language import language_of_source
 from qontext.retrieve.system import WEIGHTS, System
 
@@ -43,6 +46,8 @@ STAMPS = "stamps.json"
 """The stamps of the sources when they were read last, the hash of what was read, and the folder of the index of it."""
 READ_TOKENS = 256
 """Tokens that are read of a passage without a survey."""
+MENTION_ABOVE = 0.1
+"""Share of new passages above which training again is suggested."""
 
 
 def has_changed(root: Path) -> bool:
@@ -56,16 +61,8 @@ def has_changed(root: Path) -> bool:
     )
 
 
-def watched(root: Path) -> list[Path]:
-    """The files and folders of the directory's sources."""
-    stamps = read_json(root / STAMPS, dict[str, Any]) if (root / STAMPS).is_file() else {}
-    documents = stamps.get("documents") or ""
-    paths = [Path(path) for _, path in _places(root, documents)]
-    return [path for path in paths if path.exists()]
-
-
 def _recorded(root: Path) -> dict[str, Any]:
-    """The content of that file, if the index is of what was read then: `adapt` may have built another one since."""
+    """The content of `stamps.json`, if the index is of what was read then: `adapt` may have built another one since."""
     if not (root / STAMPS).is_file() or not is_adapted(root):
         return {}
     recorded: dict[str, Any] = read_json(root / STAMPS, dict[str, Any])
@@ -74,23 +71,9 @@ def _recorded(root: Path) -> dict[str, Any]:
 
 def _places(root: Path, documents: str) -> list[tuple[str, str]]:
     """(name, path) of the sources, where they are now."""
-    if not _is_listed(documents):
+    if not documents.startswith(f"{SCHEME}:"):
         return [("", documents)] if documents else []
     return [(name, place_of(entry, root)) for name, entry in read_listing(root / FILE).items()]
-
-
-def _files(root: Path, documents: str) -> list[str]:
-    """The sources that are files and folders, where they are now."""
-    return [place for _, place in _places(root, documents) if scheme_of(place) is None]
-
-
-class Edits(NamedTuple):
-    """Changes of the sources, and which of them are looked at; see the settings of the verb."""
-
-    source: tuple[str, ...] = ()
-    about: tuple[str, ...] = ()
-    remove: tuple[str, ...] = ()
-    only: tuple[str, ...] = ()
 
 
 class Follower:
@@ -114,14 +97,12 @@ class Follower:
             )
 
     def run(self) -> dict[str, Any]:
-        with same_sources_if_failing(self.root):
-            return self._run()
-
-    def _run(self) -> dict[str, Any]:
         self.documents, is_edited = self._documents()
-        trust.say_elsewhere(_files(self.root, self.documents), self.root)
         there = dict(_places(self.root, self.documents))
-        stamps = self._stamps(there)
+        trust.say_elsewhere([path for path in there.values() if scheme_of(path) is None], self.root)
+        for name in self.edits.only:
+            require(name, there)
+        stamps = {name: stamp(there[name]) for name in self.edits.only or there}
         recorded = _recorded(self.root)
         wants_vectors = self._wants_vectors()
         known = recorded.get("stamps", {})
@@ -165,12 +146,12 @@ class Follower:
         if not listing and self.before is not None:
             name, path = parse(self._planned_documents(), {})
             listing[name] = listed(path, self.root)
-        _edit(listing, edits, self.root, self._read_as())
+        edit(listing, edits, self.root, self.before.request.read_as if self.before is not None else ())
         documents = f"{SCHEME}:{file.absolute()}"
         trust.give(documents)
         if listing != before:
             self.work.write_json(FILE, listing)
-        return documents, _content(listing) != _content(before)
+        return documents, content(listing) != content(before)
 
     def _planned_documents(self) -> str:
         """The documents of `adapt` where they are now."""
@@ -179,12 +160,6 @@ class Follower:
         there = [str(place) for place in places(entry, self.root) if place.exists()]
         return there[0] if there else str(entry["path"])
 
-    def _stamps(self, there: Mapping[str, str]) -> dict[str, str]:
-        """The stamps of the sources that are looked at."""
-        for name in self.edits.only:
-            _require(name, there)
-        return {name: stamp(there[name]) for name in self.edits.only or there}
-
     def _is_indexed(self) -> bool:
         """True if the index says that it is of the documents as they are now."""
         if self.about is None or not is_artifact(passages := index_of(self.root) / "passages"):
@@ -192,9 +167,6 @@ class Follower:
         # Of a folder, it has the hash of files of any kind: the first time they are compared as `adapt` does.
         now = inputs.digest_of(self.documents, "documents", AdaptConfig.inputs()["documents"])
         return bool(open_artifact(passages).inputs["source"]["digest"] == now)
-
-    def _read_as(self) -> tuple[str, ...]:
-        return self.before.request.read_as if self.before is not None else ()
 
     def _wants_vectors(self) -> bool:
         """True if a directory that began with words gets vectors now."""
@@ -211,24 +183,13 @@ class Follower:
 
     def _index(self) -> dict[str, Any]:
         """Build the next index, and make it the one that is searched."""
-        with self._unless_failing():
-            if self.before is not None:
-                return self._adapted()
+        if self.before is None or self.about is None:
             return self._started()
-
-    def _adapted(self) -> dict[str, Any]:
-        """The index of a directory of `adapt`, with the encoder that it has."""
-        assert self.before is not None and self.about is not None
-        about, earlier = self.about, index_of(self.root)
         request = replace(self.before.request, documents=self.documents)
-        model = publish.published_model(None, about, self.root)
-        tokens = System.parse(about["system"]).tokens
-        index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=tokens)
-        if index == earlier:  # `adapt` has indexed the same documents since
-            return {"changed": False}
-        share = publish.new_share(self.root, index / "passages")
-        result = self._publish({**about, "index": index.name}, index, earlier)
-        if share is not None and share > update.MENTION_ABOVE and (self.root / STEPS).is_dir():
+        model = publish.place_of(self.about, self.root, MODEL, None)
+        result = reindex(self.root, request, self.about, model)
+        share = new_share(self.root)
+        if result["changed"] and share is not None and share > MENTION_ABOVE:
             log.note(
                 f"{share:.0%} of the passages are new since adapt trained: run 'qontext adapt --retrain' again."
             )
@@ -236,152 +197,114 @@ class Follower:
 
     def _started(self) -> dict[str, Any]:
         """The index of a directory that nobody adapted: words, then vectors, too."""
-        about, earlier = self.about or {}, index_of(self.root) if self.about else None
+        about = self.about or {}
         start = about.get("start") or {"language": language_of_source(self.documents)}
         has_vectors = about.get("system", "bm25") != "bm25"
-        model = self._model(about) if has_vectors or not self.words else None
-        request = _request(self.documents, start["language"], model)
-        index, _ = publish.make_index(request, model, self.root, {}, None, "local", tokens=False)
-        system = System("start" if model else None, words=True)
+        model = None
+        if has_vectors or not self.words:
+            is_known = "reference" in about
+            model = publish.place_of(about, self.root, MODEL, self.encoder) if is_known else self._encoder()
         about = {
-            "system": system.name, "weights": [*WEIGHTS] if model else [1, 0],
-            "read_tokens": READ_TOKENS, "index": index.name, "start": start,
-        }  # fmt: skip
+            "system": System("start" if model else None, words=True).name,
+            "weights": [*WEIGHTS] if model else [1, 0],
+            "read_tokens": READ_TOKENS,
+            "start": start,
+        }
         if model is not None:
             about |= {"encoder": "start", "reference": refer(model, self.root)}
-        return self._publish(about, index, earlier)
-
-    def _model(self, about: dict[str, Any]) -> str | None:
-        if "reference" in about:
-            return publish.published_model(self.encoder, about, self.root)
-        return self._encoder()
-
-    def _publish(self, about: dict[str, Any], index: Path, earlier: Path | None) -> dict[str, Any]:
-        """Replace `adapted.json`, from when on the index is searched; what changed, for the result."""
-        both = None if earlier is None or earlier == index else (earlier / "passages", index / "passages")
-        changes = None if both is None else update.changed_documents(*both)
-        write_adapted(self.root, about)
-        passages = open_artifact(index / "passages").summary
-        left_out = {name: passages[name] for name in ("skipped", "not_read") if name in passages}
-        vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}
-        encoded: dict[str, Any] = {
-            name: vectors[name] for name in ("encoded_now", "reused") if name in vectors and index != earlier
-        }
-        return {
-            "changed": True,
-            "documents": changes
-            or {"new": passages["documents"], "changed": 0, "unchanged": 0, "removed": 0},
-            "passages": passages["passages"],
-            "system": about["system"],
-            **encoded,
-            **left_out,
-        }
-
-    @contextlib.contextmanager
-    def _unless_failing(self) -> Iterator[None]:
-        try:
-            with log.warnings_only() if self.about is not None else contextlib.nullcontext():
-                yield
-        except (QontextError, OSError) as error:
-            if self.about is None:
-                raise
-            raise update.still_answers(error, self.root) from None
+        request = Request(
+            documents=self.documents, labels=None, splits=(), labeled=0, encoder=model or "", generate={},
+            pretrain={}, max_tokens=144, read_tokens=READ_TOKENS, budget=0, device="auto", keep=False,
+            language=start["language"], tokenizer="words",
+        )  # fmt: skip
+        return reindex(self.root, request, about, model)
 
 
-def _is_listed(documents: str) -> bool:
-    return documents.startswith(f"{SCHEME}:")
+def reindex(
+    root: Path,
+    request: Request,
+    about: Mapping[str, Any],
+    model: str | None,
+    choice: Choice | None = None,
+    on: str = "local",
+) -> dict[str, Any]:
+    """Build the next index of the documents of a request with this encoder, beside the one that is searched, then make the
+    directory answer with it: `about` is the rest of `adapted.json`. Returns what changed."""
+    earlier = index_of(root) if is_adapted(root) else None
+    tokens = System.parse(about["system"]).tokens
+    with _unless_failing(root):
+        index, _ = publish.make_index(request, model, root, {}, choice, on, tokens=tokens)
+    changes = None
+    if earlier is not None and earlier != index:
+        changes = changed_documents(earlier / "passages", index / "passages")
+    write_adapted(root, {**about, "index": index.name})
+    passages = open_artifact(index / "passages").summary
+    vectors = open_artifact(index / "vectors").summary if is_artifact(index / "vectors") else {}
+    names = ("encoded_now", "reused") if index != earlier else ()
+    return {
+        "changed": index != earlier,
+        "documents": changes or {"new": passages["documents"], "changed": 0, "unchanged": 0, "removed": 0},
+        "passages": passages["passages"],
+        "system": about["system"],
+        **{name: vectors[name] for name in names if name in vectors},
+        **{name: passages[name] for name in ("skipped", "not_read") if name in passages},
+    }
 
 
-def _content(listing: Mapping[str, Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The properties of the sources on which the documents depend."""
-    return {name: [entry.get(key) for key in ("path", "ids", "read_as")] for name, entry in listing.items()}
-
-
-def _request(documents: str, language: str, encoder: str | None) -> Request:
-    """The request for documents that nobody surveyed."""
-    return Request(
-        documents=documents, labels=None, splits=(), labeled=0, encoder=encoder or "", generate={}, pretrain={},
-        max_tokens=144, read_tokens=READ_TOKENS, budget=0, device="auto", keep=False, language=language,
-        tokenizer="words",
-    )  # fmt: skip
-
-
-def _edit(listing: Listing, edits: Edits, root: Path, read_as: tuple[str, ...]) -> None:
-    """Add, replace, describe and remove sources, whose files are read as `read_as`."""
-    for name in edits.remove:
-        _require(name, listing)
-        del listing[name]
-    was_empty = not listing
-    added: Listing = {}
-    for text in edits.source:
-        others = {n for n, entry in listing.items() if n in added or not is_at(place_of(entry, root), text)}
-        name, path = parse(text, others)
-        if name in added:
-            raise QontextError(f"two sources have the name {name!r}", remedy="Choose another name.")
-        trust.give(path)
-        # Refuses what cannot be read before anything is written.
-        open_source(path, fields=FieldNames(), read_as=read_as if scheme_of(path) is None else ())
-        again: dict[str, Any] = {**listing.get(name, {})}
-        alone = was_empty and len(edits.source) == 1
-        ids = again.get("ids", "") if again or alone else free_prefix(name, listing, root)
-        listing[name] = added[name] = listed(path, root, about=again.get("about", ""), ids=ids)
-    for text in edits.about:
-        name, sign, sentence = text.partition("=")
-        if not sign:
-            raise QontextError(f"--about {text!r} names no source", remedy="Write --about NAME=SENTENCE.")
-        _require(name, listing)
-        listing[name]["about"] = sentence.strip()
-    if not listing:
-        raise QontextError(
-            "the last source cannot be removed", place=root, remedy="Add another one with --source."
-        )
-    set_read_as(listing, read_as)
-    for entry in listing.values():
-        _refuse_within(root, place_of(entry, root))
-
-
-def _require(name: str, listing: Mapping[str, object]) -> None:
-    if name not in listing:
-        raise QontextError(f"there is no source {name!r}", remedy=did_you_mean(name, listing))
-
-
-def _refuse_within(root: Path, source: str) -> None:
-    """Refuse a directory inside of a folder of which everything is read."""
-    folder, place = Path(source).expanduser(), root.resolve()
-    if not folder.is_dir() or folder.resolve() not in (place, *place.parents):
+@contextlib.contextmanager
+def _unless_failing(root: Path) -> Iterator[None]:
+    """The reason of a failure also says that a finished directory answers as before."""
+    if not is_adapted(root):
+        yield
         return
-    if not any(part.startswith(".") for part in place.relative_to(folder.resolve()).parts):
-        raise QontextError(f"is inside the source {source}", place=root, remedy="Choose another directory.")
+    try:
+        with log.warnings_only():
+            yield
+    except (QontextError, OSError) as error:
+        try:
+            files.raise_disk_error(error, root, anyway=True)
+        except QontextError as reason:
+            unchanged = f"The index of {root} is unchanged and answers as before."
+            remedy = " ".join(filter(None, (reason.remedy, unchanged)))
+            raise QontextError(reason.message, place=reason.place, remedy=remedy) from None
 
 
-def with_named_sources(config: AdaptConfig, root: Path, under: Path, before: Planned | None) -> AdaptConfig:
-    """The sources that the settings name, with those that a finished directory has, as one, which is written `under` a
-    folder."""
-    if not config.source:
-        return config
-    known = sources_of(root)
-    if not known and before is not None:
-        raise QontextError(
-            "was made from documents without a name",
-            place=root,
-            remedy=f"Add sources with 'qontext refresh {root} --source NAME=PATH'.",
-        )
-    recorded = before.request.read_as if before is not None and is_adapted(root) else ()
-    # Those of a plan that was not carried out were never searched: another plan is of the sources that are named now.
-    listing = known if is_adapted(root) else {}
-    _edit(listing, Edits(config.source, config.about), root, config.read_as or recorded)
-    for name, entry in known.items():
-        if name in listing and "about" in entry:
-            listing[name].setdefault("about", entry["about"])
-    Workdir(under).write_json(FILE, listing)
-    documents = f"{SCHEME}:{(under / FILE).absolute()}"
-    trust.give(documents)
-    return config.model_copy(update={"documents": documents, "source": (), "about": ()})
+def changed_documents(before: Path, now: Path) -> dict[str, int]:
+    """The number of documents by kind of change, from two folders of passages."""
+    earlier, current = _contents(before), _contents(now)
+    kinds = Counter(
+        "new" if name not in earlier else "unchanged" if earlier[name] == content else "changed"
+        for name, content in current.items()
+    )
+    documents = {kind: kinds[kind] for kind in ("new", "changed", "unchanged")}
+    return {**documents, "removed": len(earlier.keys() - current.keys())}
 
 
-def with_all_sources(config: AdaptConfig) -> AdaptConfig:
-    """Documents that are one of several sources of the directory stand for all of them."""
-    root = Path(config.out)
-    if not any(is_at(place_of(entry, root), config.documents) for entry in sources_of(root).values()):
-        return config
-    return config.model_copy(update={"documents": f"{SCHEME}:{(root / FILE).absolute()}"})
+def _contents(passages: Path) -> dict[str, bytes]:
+    """Document → a hash of its passages."""
+
+    def content(group: Iterator[Any]) -> bytes:
+        state = hashlib.blake2b(digest_size=16)
+        for passage in group:
+            for text in (passage.id, passage.title, passage.text):
+                state.update(text.encode() + b"\0")
+        return state.digest()
+
+    return {
+        doc: content(group) for doc, group in groupby(read_passages(passages), lambda passage: passage.doc)
+    }
+
+
+def new_share(root: Path) -> float | None:
+    """The share of passages whose text is new since training; None without its steps."""
+    if not (root / STEPS / "split").is_dir():
+        return None
+    import numpy as np
+
+    from qontext.retrieve.reuse import text_hashes
+
+    def hashes(folder: Path) -> Any:
+        return np.unique(text_hashes([p.content for p in read_passages(folder)]))
+
+    now = hashes(index_of(root) / "passages")
+    return float(1 - np.isin(now, hashes(root / STEPS / "split")).mean())

@@ -25,14 +25,13 @@ from qontext.frame import log, stages
 from qontext.frame.artifacts import open_artifact
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
-from qontext.retrieve.directory import is_adapted
+from qontext.retrieve.directory import STEPS, is_adapted
 from qontext.training.randomness import key_of, uniform
 
 FOLDER, FILE, STUDY = "judgments", "judgments.tsv", "pairs.json"
 """The folder of the study in a directory of `adapt`; its judgments: question, passage, 1 or 0; and what people are shown."""
 POOL = 5
 """Passages of each system that are judged."""
-STEPS = "steps"
 
 
 class Pooled(NamedTuple):

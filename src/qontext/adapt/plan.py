@@ -3,7 +3,6 @@ serving), then training, up to a number of passes over the passages after which 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -225,8 +224,3 @@ def _notes(request: Request, plan: Plan) -> list[str]:
     if plan.pool < plan.passages:
         notes.append(f"evaluated on {plan.pool:,} of the passages; the index contains all.")
     return notes
-
-
-def sufficient_minutes(plan: Plan) -> int:
-    """The budget with which what is planned keeps to it."""
-    return math.ceil(plan.expected / 60 / USED_SHARE)

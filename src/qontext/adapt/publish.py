@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from qontext import __version__
-from qontext.adapt.config import Request
+from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.recipes import serving_recipe
-from qontext.adapt.state import STEPS
 from qontext.adapt.vector_index import Choice
 from qontext.adapt.verdict import Verdict
 from qontext.frame import artifacts, trust
@@ -161,64 +160,52 @@ def recipe_of(
     return serving_recipe(request, model, reuse, dense, tokens=tokens)
 
 
-def new_share(root: Path, passages: Path) -> float | None:
-    """The share of passages whose text is new since training; None without its steps."""
-    if not (root / STEPS / "split").is_dir():
-        return None
-    import numpy as np
-
-    from qontext.data.collection import read_passages
-    from qontext.retrieve.reuse import text_hashes
-
-    def hashes(folder: Path) -> Any:
-        return np.unique(text_hashes([p.content for p in read_passages(folder)]))
-
-    now = hashes(passages)
-    return float(1 - np.isin(now, hashes(root / STEPS / "split")).mean())
-
-
-def publish_model(source: str, work: Workdir, card: str, *, copied: bool) -> tuple[str, Reference | None]:
-    """Copy the encoder to the folder `model`, or refer to it: its name from now on, and the reference. A copy that is
-    already there is kept up to date. Another copy, which is searched with, is left alone."""
-    if (folder := _copy_of(source, work.path, MODEL)) is not None:
+def publish_copy(
+    source: str, work: Workdir, name: str, card: str | None = None, *, copied: bool
+) -> dict[str, Any]:
+    """Copy a model to the folder of this name, or refer to it: its entries in `adapted.json`. A copy that is there is kept,
+    with this card. Another copy, which is searched with, is left alone."""
+    folder = _copy_of(source, work.path, name)
+    if folder is None and not copied:
+        return {"reference": refer(source, work.path)}
+    if folder is None:
+        folder = _new_folder(work.path, name)
+        with work.write_folder(folder.name) as copy:
+            ignored = shutil.ignore_patterns(*TRAINING_ONLY)
+            shutil.copytree(locate(source).root, copy, ignore=ignored, dirs_exist_ok=True)
+    if card is not None:
         work.write_text(f"{folder.name}/{CARD}", card)
-    elif copied:
-        folder = _new_folder(work.path, MODEL)
-        copy_model(source, work, card, folder.name)
-    else:
-        return source, refer(source, work.path)
-    return str(folder), None
+    digest = {"model_digest" if name == MODEL else "digest": model_digest(folder)}
+    return digest if folder.name == name else {**digest, "model_folder": folder.name}
 
 
-def republish_model(
-    encoder: str | None, about: Mapping[str, Any], work: Workdir, card: str, *, copied: bool
-) -> tuple[str, Reference | None]:
-    """The same for a finished directory; `encoder` names it where it is now."""
-    model = published_model(encoder, about, work.path)
-    return publish_model(model, work, card, copied=copied) if "reference" in about else (model, None)
-
-
-def recorded(model: str, reference: Reference | None) -> dict[str, Any]:
-    """The encoder's entries in `adapted.json`: the reference, or the hash of its folder."""
-    return (
-        {"reference": reference}
-        if reference
-        else {"model_digest": model_digest(Path(model)), **_named(model, MODEL)}
+def place_of(entry: Mapping[str, Any], root: Path, name: str, copy: str | None) -> str:
+    """The model of these entries; `copy` names the one that they refer to where it is now."""
+    reference: Reference | None = entry.get("reference")
+    if reference is None:
+        return str(copied_model(entry, root, name))
+    is_there = copy is not None and ("beside" not in reference or Path(copy).exists())
+    return resolve(
+        reference, root, copy if is_there else None, "encoder" if name == MODEL else "cross-encoder"
     )
 
 
-def _named(folder: str, name: str) -> dict[str, str]:
-    """The entry for the folder of a copy that does not have the usual name yet."""
-    return {} if Path(folder).name == name else {"model_folder": Path(folder).name}
-
-
-def published_model(encoder: str | None, about: Mapping[str, Any], root: Path) -> str:
-    """The encoder of a finished directory."""
-    reference: Reference | None = about.get("reference")
-    if reference is None:
-        return str(copied_model(about, root, MODEL))
-    is_there = encoder is not None and ("beside" not in reference or Path(encoder).exists())
-    return resolve(reference, root, encoder if is_there else None)
+def published_again(
+    about: Mapping[str, Any], config: AdaptConfig, work: Workdir, card: str
+) -> dict[str, Any]:
+    """The content of `adapted.json` of a finished directory with the models that it refers to copied, if that is wanted, or
+    referred to where they are now."""
+    result = dict(about)
+    if "reference" in about:
+        source = place_of(about, work.path, MODEL, config.start)
+        del result["reference"]
+        result |= publish_copy(source, work, MODEL, card, copied=config.copy_model)
+    last = about.get("reranker", {})
+    if "reference" in last:
+        source = place_of(last, work.path, RERANKER, config.reranker)
+        how = {name: last[name] for name in ("depth", "weight")}
+        result["reranker"] = {**how, **publish_copy(source, work, RERANKER, copied=config.copy_model)}
+    return result
 
 
 def weights(steps: Path, verdict: Verdict) -> dict[str, Any]:
@@ -239,7 +226,7 @@ def last_stage(
     if reranker is None or not system.reranked:
         return {}
     how = {"depth": depth, "weight": _fused(steps, system, verdict)[1]}
-    return {"reranker": {**how, **publish_reranker(reranker, work, copied=copied)}}
+    return {"reranker": {**how, **publish_copy(reranker, work, RERANKER, copied=copied)}}
 
 
 def _fused(steps: Path, system: System, verdict: Verdict) -> list[float]:
@@ -247,44 +234,6 @@ def _fused(steps: Path, system: System, verdict: Verdict) -> list[float]:
     fusion = artifacts.open_artifact(steps / f"{system.name}-{verdict.asked_split}")
     weights: list[float] = fusion.summary["weights"]
     return weights
-
-
-def publish_reranker(source: str, work: Workdir, *, copied: bool) -> dict[str, Any]:
-    """Copy the cross-encoder to the folder `reranker`, or refer to it; its entries in `adapted.json`."""
-    if (folder := _copy_of(source, work.path, RERANKER)) is None:
-        if not copied:
-            return {"reference": refer(source, work.path)}
-        folder = _new_folder(work.path, RERANKER)
-        copy_model(source, work, None, folder.name)
-    return {"digest": model_digest(folder), **_named(str(folder), RERANKER)}
-
-
-def republish_reranker(
-    reranker: str | None, about: Mapping[str, Any], work: Workdir, *, copied: bool
-) -> dict[str, Any]:
-    """The same for a finished directory, if it has one; `reranker` names it where it is now."""
-    entry = about.get("reranker", {})
-    if "reference" not in entry:
-        return {}
-    reference: Reference = entry["reference"]
-    is_there = reranker is not None and ("beside" not in reference or Path(reranker).exists())
-    source = resolve(reference, work.path, reranker if is_there else None, "cross-encoder")
-    how = {name: entry[name] for name in ("depth", "weight")}
-    return {"reranker": {**how, **publish_reranker(source, work, copied=copied)}}
-
-
-def copy_model(source: str, work: Workdir, card: str | None, name: str) -> None:
-    """Copy a model's folder, without files only needed for training, to the folder of this name, with this
-    card; atomic."""
-    with work.write_folder(name) as folder:
-        shutil.copytree(
-            locate(source).root,
-            folder,
-            ignore=lambda folder, names: [name for name in names if name in TRAINING_ONLY],
-            dirs_exist_ok=True,
-        )
-        if card is not None:
-            (folder / CARD).write_text(card, encoding="utf-8")
 
 
 def model_card(request: Request, verdict: Verdict, root: Path) -> str:

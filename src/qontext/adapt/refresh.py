@@ -1,6 +1,6 @@
-"""`qontext refresh`: the index of a directory follows its documents, and nothing is trained; see `follow`. The sources of a
-directory are added, replaced and removed here, one by one. A directory that does not exist yet begins with words alone, or
-with words and the vectors of an encoder that nobody adapted.
+"""`qontext refresh`: the index of a directory follows its documents, and nothing is trained. Its sources are added, replaced
+and removed here, one by one. A directory that does not exist yet begins with words alone, or with words and the vectors of
+an encoder that nobody adapted.
 """
 
 from __future__ import annotations
@@ -40,8 +40,9 @@ class RefreshConfig(StageConfig):
 
 
 def run(config: RefreshConfig) -> dict[str, Any]:
-    from qontext.adapt.follow import Edits, Follower
-    from qontext.adapt.run import writing
+    from qontext.adapt.follow import Follower
+    from qontext.adapt.sources import Edits, same_sources_if_failing
+    from qontext.adapt.state import writing
 
     started, root = time.monotonic(), Path(config.out)
     files.require_no_file(root)
@@ -53,14 +54,10 @@ def run(config: RefreshConfig) -> dict[str, Any]:
         )
     if not is_adapted(root) and not _is_free(root):
         raise QontextError("is not empty and was not written by adapt or refresh", place=root)
+    edits = Edits(config.source, config.about, config.remove, config.only)
     try:
-        with writing(root):
-            result = Follower(
-                Edits(config.source, config.about, config.remove, config.only),
-                root,
-                config.encoder,
-                words=config.words,
-            ).run()
+        with writing(root), same_sources_if_failing(root):
+            result = Follower(edits, root, config.encoder, words=config.words).run()
     except OSError as error:
         files.raise_disk_error(error, root)
     log.show_table(f"refresh → {root}", {name: value for name, value in result.items() if name != "out"})

@@ -12,25 +12,38 @@ import contextlib
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from qontext.adapt.config import AdaptConfig
-from qontext.frame import artifacts, execution, files, locks, log, workdir
+from qontext.frame import artifacts, execution, files, log, workdir
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.inputs import refuse_output_within
 from qontext.frame.stages import Pipeline
-from qontext.retrieve.directory import ADAPTED, LOCK, PLAN, STARTS, is_adapted, model_of, write_adapted
+from qontext.retrieve.directory import (
+    ADAPTED,
+    MODEL,
+    PLAN,
+    STARTS,
+    STEPS,
+    index_of,
+    is_adapted,
+    read_adapted,
+    write_adapted,
+)
 
 if TYPE_CHECKING:
     from qontext.adapt.result import Adapted
+    from qontext.adapt.state import Planned
     from qontext.adapt.verdict import Verdict
 
 FEWEST_ASKED = 10
 """Real questions without labels below which nothing can be learned from them."""
+RETRAIN_ABOVE = 0.5
+"""Share of new passages above which adapt trains again."""
 
 
 def run(config: AdaptConfig) -> dict[str, Any]:
@@ -42,8 +55,7 @@ def run(config: AdaptConfig) -> dict[str, Any]:
 
 def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     from qontext.adapt import starts, state
-    from qontext.adapt.follow import with_named_sources
-    from qontext.adapt.state import with_recorded_settings
+    from qontext.adapt.sources import same_sources_if_failing, with_named_sources
 
     started = time.monotonic()
     files.require_no_file(root)
@@ -51,21 +63,21 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
     _refuse_foreign(root)
     with contextlib.ExitStack() as stack:
         # A dry run writes nothing into a directory that holds more than a plan.
-        is_preview = config.dry_run and any((root / name).exists() for name in (state.STEPS, ADAPTED))
+        is_preview = config.dry_run and any((root / name).exists() for name in (STEPS, ADAPTED))
         aside = (
             Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="qontext-"))) if is_preview else None
         )
         if aside is None:
-            stack.enter_context(writing(root))
-        stack.enter_context(state.same_sources_if_failing(root))
+            stack.enter_context(state.writing(root))
+        stack.enter_context(same_sources_if_failing(root))
         before = state.read_planned(root)
         config = with_named_sources(config, root, aside or root, before)
-        config, absent = with_recorded_settings(config, root, before)
-        if config.questions is not None and "questions" not in absent:
+        config = state.with_recorded_settings(config, root, before)
+        if config.questions is not None:
             _check_questions(config.questions)
         config = _with_documents(config, aside or root)
         config, measured = starts.settled(config, before, (aside or root) / STARTS)
-        claim = _claim(config, root, absent)
+        claim = _claim(config, root)
         result = None
         if not config.dry_run:
             Workdir(root).sweep(deep=False)
@@ -73,7 +85,7 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
             differences = artifacts.differences(before.claim, claim)
             log.note(f"{root} has a plan for another request: {differences}.")
         elif before is not None and not config.dry_run and (before.is_pending or not config.retrain):
-            result = _resume(config, root, claim, before, started, list(absent))
+            result = _resume(config, root, claim, before, started)
         return _plan(config, root, claim, started, aside, measured) if result is None else result
 
 
@@ -102,35 +114,75 @@ def _refuse_foreign(root: Path) -> None:
         )
 
 
-@contextlib.contextmanager
-def writing(root: Path) -> Iterator[None]:
-    """One `adapt` at a time writes the directory. A directory that stays empty is removed."""
-    with locks.lock(root, LOCK):
-        try:
-            yield
-        finally:
-            if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
-                with contextlib.suppress(OSError):  # a scratch folder of another process, or Windows
-                    (root / f".lock{LOCK}").unlink()
-                    root.rmdir()
-
-
 def _resume(
-    config: AdaptConfig, root: Path, claim: dict[str, Any], before: Any, started: float, absent: list[str]
+    config: AdaptConfig, root: Path, claim: dict[str, Any], before: Planned, started: float
 ) -> dict[str, Any] | None:
-    """The same request again: resume its plan, or update the index; None if it takes another plan. Without the `absent`
-    inputs, nothing is trained."""
-    from qontext.adapt import show, state, update
+    """The same request again: resume its plan, or follow the documents; None if it takes another plan."""
+    from qontext.adapt import show, state
 
     documents = claim["inputs"]["documents"]["digest"]
-    action = update.next_action(root, before, documents, is_complete=not absent)
-    if action == "update":
-        return update.run(config, root, claim, before, started, absent)
-    if action == "plan":
+    is_finished = is_adapted(root) and not before.is_pending
+    split = root / STEPS / "split"
+    # The index may be of other documents than the model: these were indexed since it was trained.
+    is_of_these = before.documents == documents and (
+        not artifacts.is_artifact(split)
+        or artifacts.open_artifact(split).inputs["source"]["digest"] == documents
+    )
+    if is_finished and not (is_of_these and (root / STEPS).exists()):
+        return _update(config, root, claim, before, started)
+    if not is_finished and before.documents != documents:
         return None
-    if not (root / state.STEPS).exists() and not config.yes:
+    if not (root / STEPS).exists() and not config.yes:
         show.request_consent(before.plan, before.request)
     return _carry_out(config, root, state.renamed(before, claim, _names(config), Workdir(root)), started)
+
+
+def _update(
+    config: AdaptConfig, root: Path, claim: dict[str, Any], before: Planned, started: float
+) -> dict[str, Any] | None:
+    """Index the documents with the existing model; None if so many passages are new that it has to be trained again."""
+    if config.judge is not None:
+        raise QontextError(
+            "judgments are of what was measured with the model, and the documents changed since then",
+            place=root,
+            remedy="Remove --judge, or measure again with --retrain.",
+        )
+    from qontext.adapt import follow, publish, vector_index
+    from qontext.adapt.show import show_updated
+    from qontext.adapt.verdict import Verdict
+
+    work, request = Workdir(root), replace(before.request, documents=config.documents)
+    about = read_adapted(root)
+    verdict = Verdict(**about["verdict"])
+    about = publish.published_again(about, config, work, publish.model_card(request, verdict, root))
+    model = publish.place_of(about, root, MODEL, config.start)
+    row = follow.reindex(root, request, about, model, vector_index.Choice.of(config), config.on)
+    about["index"] = index_of(root).name
+    if row["changed"]:
+        about["searching"] = vector_index.measure(
+            root, index_of(root), model, verdict.asked_split, request.read_tokens, request.device
+        )
+        write_adapted(root, about)
+    for sentence in about["searching"].get("sentences", ()):
+        log.note(sentence)
+    share = follow.new_share(root)
+    if share is not None and share > RETRAIN_ABOVE:
+        then = "training again" if before.plan.trains else "making a new plan"
+        log.note(f"{share:.0%} of the passages are new since then: {then}.")
+        return None
+    if share is not None and share > follow.MENTION_ABOVE and before.plan.trains:
+        log.note(
+            f"{share:.0%} of the passages are new since the model was trained: --retrain trains on them, too."
+        )
+    replace(before, claim=claim).write(work)
+    row = {
+        **{"encoded_now": 0, "reused": row["passages"]},
+        **row,
+        "seconds_now": round(time.monotonic() - started, 1),
+    }
+    show_updated(root, row)
+    new_share = None if share is None else round(share, 4)
+    return {"out": str(root), "updated": True, "new_share": new_share, **about, "model": model, **row}
 
 
 def _plan(
@@ -176,7 +228,7 @@ def _plan(
 
 def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) -> dict[str, Any]:
     """Run the remaining steps of the recipe, evaluate, write the result."""
-    from qontext.adapt import publish, show, state, update, vector_index
+    from qontext.adapt import publish, show, state, vector_index
     from qontext.adapt.judgments import annotate
     from qontext.cluster.torchrun import run_steps, shared_by
     from qontext.retrieve.system import System
@@ -185,7 +237,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
 
     request, plan = planned.request, planned.plan
     recipe = read_recipe(str(root / state.RECIPE))
-    steps, work = root / state.STEPS, Workdir(root)
+    steps, work = root / STEPS, Workdir(root)
     earlier = _done_seconds(recipe, steps)
     processes = shared_by(config.processes or plan.processes, recipe)
     run_steps(root / state.RECIPE, steps, processes, config.on)
@@ -194,14 +246,16 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     is_adapted = verdict.encoder == "adapted"
     source = _trained(steps, plan) if is_adapted else request.encoder
     card = publish.model_card(request, verdict, root)
-    model, reference = publish.publish_model(source, work, card, copied=is_adapted or config.copy_model)
+    entries = publish.publish_copy(source, work, MODEL, card, copied=is_adapted or config.copy_model)
+    model = source if "reference" in entries else publish.place_of(entries, root, MODEL, None)
     reuse = {"vectors": str(steps / f"{verdict.encoder}-vectors")}
     choice, tokens = vector_index.Choice.of(config), System.parse(verdict.system).tokens
     index, index_rows = publish.make_index(request, model, root, reuse, choice, config.on, tokens=tokens)
-    pairs = (request.reranker, plan.reranked) if plan.reranked else None
-    searching = update.measured(
-        root, index, model, request, verdict.asked_split, pairs, is_new=bool(index_rows)
-    )
+    searching = read_adapted(root).get("searching", {}) if (root / ADAPTED).is_file() else {}
+    if index_rows or not searching:
+        searching = vector_index.measure(
+            root, index, model, verdict.asked_split, request.read_tokens, request.device
+        )
     labels = artifacts.open_artifact(steps / "holdout").summary.get("labeled_queries")
     about: dict[str, Any] = {
         "system": verdict.system,
@@ -209,7 +263,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
         **publish.weights(steps, verdict),
         "read_tokens": request.read_tokens,
         "index": index.name,
-        **publish.recorded(model, reference),
+        **entries,
         **publish.last_stage(request.reranker, plan.reranked, steps, verdict, work, copied=config.copy_model),
         **({"labels": labels} if labels else {}),
         **({"starts": dict(planned.starts)} if planned.starts else {}),
@@ -220,7 +274,6 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
     about["seconds"] = round(earlier + time.monotonic() - started, 1)
     write_adapted(root, about)
     planned = planned.carried_out(work)
-    model = model if reference else model_of(root)
     opening = [*verdict.sentences, *searching.get("sentences", ())]
     report = _report(root, recipe.title, verdict.system, opening, plan)
     split = artifacts.open_artifact(index / "passages").summary
@@ -237,7 +290,7 @@ def _carry_out(config: AdaptConfig, root: Path, planned: Any, started: float) ->
 
 def _judge(root: Path, planned: Any) -> Verdict:
     """The verdict on what was measured, with the judgments that there are now."""
-    from qontext.adapt import recipes, state
+    from qontext.adapt import recipes
     from qontext.adapt.judgments import take_judgments
     from qontext.adapt.verdict import judge
     from qontext.evaluation.holdout import ASKED
@@ -246,17 +299,16 @@ def _judge(root: Path, planned: Any) -> Verdict:
     take_judgments(root)
     splits = [split for split in request.splits if split != "dev"]
     people = ASKED if request.questions else None
-    return judge(root / state.STEPS, splits, recipes.systems(plan), list(request.also), people)
+    return judge(root / STEPS, splits, recipes.systems(plan), list(request.also), people)
 
 
 def _report(root: Path, title: str, system: str, opening: list[str], plan: Any) -> str:
     """Write the report; returns its page."""
     from qontext import api
-    from qontext.adapt import state
     from qontext.adapt.recipes import systems
     from qontext.retrieve.system import SYSTEMS, label_of
 
-    steps = root / state.STEPS
+    steps = root / STEPS
     api.report(
         (str(steps),),
         title=title,
@@ -283,12 +335,10 @@ def _done_seconds(recipe: Any, steps: Path) -> float:
     return sum(float(artifacts.open_artifact(steps / name).meta["made"]["seconds"]) for name in done)
 
 
-def _claim(config: AdaptConfig, root: Path, absent: Mapping[str, Any]) -> dict[str, Any]:
-    """The claim, with the recorded digests of inputs that are no longer there."""
-    present = config.model_copy(update=dict.fromkeys(absent))
-    claim = execution.claim_of(ADAPT, present, root)
+def _claim(config: AdaptConfig, root: Path) -> dict[str, Any]:
+    claim = execution.claim_of(ADAPT, config, root)
     inputs = {("encoder" if name == "encoder[0]" else name): entry for name, entry in claim["inputs"].items()}
-    claim = {**claim, "inputs": {**inputs, **absent}}
+    claim = {**claim, "inputs": inputs}
     return {**claim, "key": artifacts.key_of(claim)}
 
 
@@ -297,7 +347,7 @@ def _with_documents(config: AdaptConfig, under: Path) -> AdaptConfig:
     is written `under` a folder."""
     from qontext import api
     from qontext.adapt.config import parse_budget
-    from qontext.adapt.follow import with_all_sources
+    from qontext.adapt.sources import with_all_sources
     from qontext.corpus.docset import is_documentation
 
     if not is_documentation(config.documents):

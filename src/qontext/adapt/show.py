@@ -11,7 +11,6 @@ from typing import Any
 
 from qontext.adapt.config import Request
 from qontext.adapt.plan import QUERIES_PER_PASSAGE, USED_SHARE, Plan
-from qontext.adapt.state import STEPS
 from qontext.adapt.survey import Survey
 from qontext.adapt.verdict import MEASURE, Verdict
 from qontext.corpus.sources.several import SCHEME, read_listing
@@ -19,6 +18,7 @@ from qontext.evaluation.ppi import LEVEL
 from qontext.frame import log
 from qontext.frame.errors import QontextError
 from qontext.models.reference import shown_name
+from qontext.retrieve.directory import STEPS
 from qontext.retrieve.system import label_of
 from qontext.workflow.show import show_scores, shown_labels
 

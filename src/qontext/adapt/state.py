@@ -24,17 +24,15 @@ from qontext.adapt.config import AdaptConfig, Request
 from qontext.adapt.plan import Plan
 from qontext.adapt.recipes import training_recipe
 from qontext.corpus.docset import is_documentation
-from qontext.corpus.sources.several import FILE, SCHEME, Listing, is_at, place_of, read_listing
-from qontext.frame import artifacts, log
+from qontext.frame import artifacts, locks, log
 from qontext.frame.artifacts import ClaimShape, Workdir
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.inputs import Entry, digest_of, places
 from qontext.models.reference import default_encoder
-from qontext.retrieve.directory import ADAPTED, PLAN, index_of, is_adapted
+from qontext.retrieve.directory import ADAPTED, LOCK, PLAN
 
 RECIPE = "recipe.toml"
-STEPS = "steps"
 
 
 class PlannedShape(TypedDict):
@@ -118,44 +116,17 @@ def read_planned(root: Path) -> Planned | None:
     )
 
 
-def sources_of(root: Path) -> Listing:
-    """The sources of the directory; none if the index that it answers with is of other documents."""
-    if not (root / FILE).is_file():
-        return {}
-    listing = read_listing(root / FILE)
-    if is_adapted(root) and artifacts.is_artifact(passages := index_of(root) / "passages"):
-        indexed = artifacts.open_artifact(passages).inputs.get("source")
-        if indexed is not None and not indexed["path"].startswith(f"{SCHEME}:"):
-            # A killed edit listed them with others; else the list is of documents before them.
-            own = [place_of(entry, root) for entry in listing.values()]
-            there = [str(place) for place in places(indexed, passages)]
-            return listing if any(is_at(path, place) for path in own for place in there) else {}
-    return listing
-
-
 @contextlib.contextmanager
-def same_sources_if_failing(root: Path) -> Iterator[None]:
-    """If what follows fails, the directory has the sources that it had, unless something was planned or published with
-    others."""
-    file = root / FILE
-    before, was_adapted = file.read_text(encoding="utf-8") if file.is_file() else None, is_adapted(root)
-    made = [_bytes(root / name) for name in (ADAPTED, PLAN)]
-    try:
-        yield
-    except (QontextError, OSError):
-        is_begun = made != [_bytes(root / name) for name in (ADAPTED, PLAN)]
-        if not was_adapted:
-            is_begun |= any(child != file and not child.name.startswith(".") for child in root.iterdir())
-        now = file.read_text(encoding="utf-8") if file.is_file() else None
-        if before is None and not is_begun:
-            file.unlink(missing_ok=True)
-        elif before is not None and before != now and not is_begun:
-            Workdir(root).write_text(FILE, before)
-        raise
-
-
-def _bytes(path: Path) -> bytes:
-    return path.read_bytes() if path.is_file() else b""
+def writing(root: Path) -> Iterator[None]:
+    """One `adapt` at a time writes the directory. A directory that stays empty is removed."""
+    with locks.lock(root, LOCK):
+        try:
+            yield
+        finally:
+            if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
+                with contextlib.suppress(OSError):  # a scratch folder of another process, or Windows
+                    (root / f".lock{LOCK}").unlink()
+                    root.rmdir()
 
 
 def renamed(before: Planned, claim: dict[str, Any], now: Mapping[str, str | None], work: Workdir) -> Planned:
@@ -190,18 +161,14 @@ def _have_same_labels(before: Mapping[str, Entry], now: Mapping[str, Entry]) -> 
     return are_made or was == labels
 
 
-def with_recorded_settings(
-    config: AdaptConfig, root: Path, before: Planned | None
-) -> tuple[AdaptConfig, dict[str, Entry]]:
-    """The configuration with the recorded settings; and the recorded inputs that are no longer there: a directory is updated
-    without those that it does not need. Of an unfinished directory, only the encoder is kept."""
+def with_recorded_settings(config: AdaptConfig, root: Path, before: Planned | None) -> AdaptConfig:
+    """The configuration with the recorded settings. Of an unfinished directory, only the encoder is kept."""
     if before is None:
-        return config, {}
+        return config
+    inputs = _inputs(config, root, before.claim["inputs"])
     if not (root / ADAPTED).is_file():
-        there, _ = _inputs(config, root, before.claim["inputs"])
-        encoder = there.get("encoder")
-        is_there = encoder is not None and _is_there(encoder, before.claim["inputs"]["encoder"])
-        return config.model_copy(update={"encoder": (encoder,)}) if is_there else config, {}
+        encoder = inputs.get("encoder")
+        return config.model_copy(update={"encoder": (encoder,)}) if encoder else config
     _refuse_another_source(config, root, before.claim["inputs"]["documents"])
     settings: dict[str, Any] = {
         name: value
@@ -211,7 +178,6 @@ def with_recorded_settings(
         and name not in config.model_fields_set
         and getattr(config, name) != value
     }
-    inputs, absent = _inputs(config, root, before.claim["inputs"])
     unchanged = {**inputs, **settings}
     unchanged.pop("encoder", None)
     if unchanged:
@@ -222,11 +188,7 @@ def with_recorded_settings(
         )
         log.note(f"Using the settings recorded in {root}: {flags}.")
     encoders = (inputs["encoder"],) if "encoder" in inputs else config.encoder
-    return config.model_copy(update={**inputs, **settings, "encoder": encoders}), absent
-
-
-def _is_there(name: str, entry: Entry) -> bool:
-    return entry["digest"].startswith("name:") or Path(name).exists()
+    return config.model_copy(update={**inputs, **settings, "encoder": encoders})
 
 
 def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> None:
@@ -247,32 +209,28 @@ def _refuse_another_source(config: AdaptConfig, root: Path, recorded: Entry) -> 
         )
 
 
-def _inputs(
-    config: AdaptConfig, root: Path, recorded: Mapping[str, Entry]
-) -> tuple[dict[str, str], dict[str, Entry]]:
-    """The inputs that are not given where they are now, and those that are not there."""
-    names = [
-        "encoder",
-        "reranker",
-        "question_model",
-        "questions",
-        *([] if is_documentation(config.documents) else ["labels"]),
-    ]
+def _inputs(config: AdaptConfig, root: Path, recorded: Mapping[str, Entry]) -> dict[str, str]:
+    """The recorded inputs that are not given, where they are now."""
+    names = ["encoder", "reranker", "question_model", "questions"]
+    names += [] if is_documentation(config.documents) else ["labels"]
     inputs: dict[str, str] = {}
-    absent: dict[str, Entry] = {}
     for name in names:
         is_set = name in config.model_fields_set and (name != "encoder" or config.encoder)
         if is_set or name not in recorded:
             continue
         entry = recorded[name]
         there = [str(place) for place in places(entry, root) if place.exists()]
-        if entry["digest"].startswith("name:") or there:
+        if there or entry["digest"].startswith("name:"):
             inputs[name] = there[0] if there else entry["path"]
         elif name == "encoder" and _is_default(entry):
             inputs[name] = default_encoder()
         else:
-            inputs[name], absent[name] = entry["path"], entry
-    return inputs, absent
+            raise QontextError(
+                f"cannot find the {name.replace('_', ' ')} of this directory",
+                place=entry["path"],
+                remedy=f"Name it with --{name.replace('_', '-')}, or index what changed: 'qontext refresh {root}'.",
+            )
+    return inputs
 
 
 def _is_default(entry: Entry) -> bool:

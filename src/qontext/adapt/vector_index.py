@@ -1,5 +1,5 @@
-"""The index of an adapted directory's vectors: exactly, or an index; and what a question costs with exact search,
-an index, and a cross-encoder."""
+"""The index of an adapted directory's vectors: exactly, or an index; and what a question costs with exact search
+and an index."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from qontext.frame import artifacts
 from qontext.frame.config import Options
 from qontext.frame.errors import QontextError
 from qontext.frame.kinds import Kind, Kinds
-from qontext.retrieve.directory import DENSE
+from qontext.retrieve.directory import DENSE, STEPS
 from qontext.retrieve.index import BACKENDS, check_found
 
 SLOW = 0.1
@@ -19,10 +19,6 @@ SLOW = 0.1
 dimensions on two old, busy cores, and for 3 million on two fast ones (docs/results/retrieval.md)."""
 QUESTIONS, DEPTH = 100, 100
 """Held-out questions to measure with at most, and results that are compared."""
-
-
-TIMED = 5
-"""Questions with which a cross-encoder is timed."""
 
 
 class Exact:
@@ -78,15 +74,23 @@ class Choice(NamedTuple):
         return {"source": "@vectors", "backend": self.backend, **self.options, **replaced}
 
 
-def measure(folder: Path, model: str, questions: list[str], read_tokens: int, device: str) -> dict[str, Any]:
-    """Recall of the index in this folder against exact search, and seconds for a question of both, one at a time."""
+def measure(
+    root: Path, folder: Path, model: str, split: str, read_tokens: int, device: str
+) -> dict[str, Any]:
+    """Recall of the index in this folder against exact search, and seconds for a question of both, one at a time, with the
+    held-out questions of a split, if they still exist."""
     import numpy as np
 
+    from qontext.data.collection import load_collection
     from qontext.models.retriever import Retriever
     from qontext.retrieve.index.flat import FlatIndex
     from qontext.retrieve.index.load import open_index
     from qontext.retrieve.stored import open_stored, prompts_of
 
+    held_out = root / STEPS / "holdout" / "measured"
+    if not held_out.is_dir():
+        return {}
+    questions = list(load_collection(held_out).queries(split).values())
     questions = questions[:: max(1, len(questions) // QUESTIONS)][:QUESTIONS]
     exact = FlatIndex(open_stored(folder / "vectors"))
     place = folder / DENSE
@@ -113,28 +117,6 @@ def measure(folder: Path, model: str, questions: list[str], read_tokens: int, de
     backend = artifacts.open_artifact(place).config["backend"]
     about |= {"backend": backend, "recall": recalls, "seconds": seconds}
     return {**about, "sentences": _sentences(about)}
-
-
-def time_reranking(
-    passages: Path, reranker: str, depth: int, questions: list[str], device: str
-) -> dict[str, Any]:
-    """Seconds for a question whose best passages a cross-encoder reads, one question at a time."""
-    import itertools
-    import statistics
-
-    from qontext.data.collection import read_passages
-    from qontext.models.cross_encoder import CrossEncoder
-
-    model, seconds = CrossEncoder(reranker, device=device), []
-    texts = list(itertools.islice(read_passages(passages), (1 + TIMED) * depth))
-    for number, question in enumerate(questions[: 1 + TIMED]):
-        read = [texts[(number * depth + place) % len(texts)] for place in range(depth)]
-        started = time.perf_counter()
-        model.score([(question, passage) for passage in read])
-        seconds.append(time.perf_counter() - started)
-    taken = round(statistics.median(seconds[1:] or seconds), 5)  # the first one includes one-time costs
-    sentence = f"The cross-encoder reads the best {depth} passages of a question in {_shown(taken)}."
-    return {"depth": depth, "seconds": taken, "sentence": sentence}
 
 
 def _timed(index: Any, questions_QD: Any) -> tuple[list[list[int]], float]:

@@ -29,7 +29,7 @@ from qontext.models.reference import Reference, model_digest, resolve
 from qontext.retrieve.system import EncoderName, SystemName
 
 ADAPTED, PLAN, INDEX, DENSE = "adapted.json", "plan.json", "index", "dense"
-MODEL, RERANKER, STARTS = "model", "reranker", "starts"
+MODEL, RERANKER, STARTS, STEPS = "model", "reranker", "starts", "steps"
 FORMAT = 1
 """The format of such a directory, apart from the program's version."""
 LOCK = "-adapt"
