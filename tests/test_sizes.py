@@ -18,10 +18,10 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 47990,
+    "LINES": 47986,
     "MODULES": 284,
     "TEST_LINES": 38388,
-    "MANUAL_WORDS": 24495,
+    "MANUAL_WORDS": 24360,
     "RESULT_WORDS": 20112,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only

@@ -103,13 +103,9 @@ class Searchable:
         """The path of the passages."""
         return self._passages or self._recorded_passages
 
-    def look_up(self, ids: set[str]) -> Mapping[str, Found]:
-        """The passages with these ids, as far as they exist."""
-        return self.opening.find(self.passages_place, ids)
-
     def find(self, ids: set[str]) -> Mapping[str, Found]:
         """The passages with these ids, which results have."""
-        found = self.look_up(ids)
+        found = self.opening.find(self.passages_place, ids)
         if missing := ids - found.keys():
             raise QontextError(
                 f"a result is the passage {min(missing)!r}, which is not in the passages",
@@ -295,8 +291,8 @@ class InMemory(Searchable):
     def __str__(self) -> str:
         return f"{len(self._by_id):,} passages"
 
-    def look_up(self, ids: set[str]) -> Mapping[str, Found]:
-        return {id: Found(self._by_id[id]) for id in ids if id in self._by_id}
+    def find(self, ids: set[str]) -> Mapping[str, Found]:
+        return {id: Found(self._by_id[id]) for id in ids}
 
     def among(self, where: Sequence[str | Condition]) -> Among:
         if where:
