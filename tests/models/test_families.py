@@ -305,9 +305,6 @@ def test_a_step_of_fine_tuning_is_saved_and_loaded_elsewhere(
     before = Retriever(folder, device="cpu", precision="fp32").encode_passages(SENTENCES)
     assert vectors.shape == before.shape and np.abs(vectors - before).max() > 1e-3
     assert load_encoder(out).is_causal == load_encoder(folder).is_causal
-    pooling = json.loads((out / "1_Pooling" / "config.json").read_text())
-    card = (out / "README.md").read_text()
-    assert ("the last layer's last token" in card) == pooling.get("pooling_mode_lasttoken", False)
 
 
 @pytest.mark.parametrize("method", METHODS.own)
@@ -388,7 +385,7 @@ def test_a_step_of_reranker_training_is_saved_and_loaded_elsewhere(
         api.train_reranker(groups, encoder=folder, out=out, **settings, **ONE_STEP)
 
     if name in ("granite", "t5", "t5gemma2_encoder", "embedding_gemma2"):
-        with pytest.raises(QontextError, match="not a supported architecture of rerankers"):
+        with pytest.raises(QontextError, match=r"Unrecognized configuration|weights do not belong"):
             train()
         return
     train()

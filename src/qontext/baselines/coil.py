@@ -38,20 +38,7 @@ from qontext.models.packed import Packed
 from qontext.models.precision import Fp32Linear
 from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.representations.tokens import PRODUCTS_PER_BLOCK
-
-CARD = """---
-library_name: transformers
-pipeline_tag: feature-extraction
-tags: [coil, lexical-retrieval, qontext]
----
-
-# Retriever by exact matches in context
-
-A vector for each token, compared with those of the same token in the other text (COIL). Fine-tuned on labeled queries{how}.
-
-`qontext encode` and `qontext search` load it. `transformers.AutoModel` loads the encoder alone; sentence-transformers has no
-such model.
-{history}"""
+from qontext.models.save import Card
 
 
 class MatchesOptions(Options):
@@ -78,7 +65,10 @@ class Matches(Representation):
     module = "Matches"
     stored = "matches"
     index = "qontext.retrieve.index.sparse:MatchIndex"
-    card = CARD
+    card = Card(
+        "Retriever by exact matches in context",
+        "A vector for each token, compared with those of the same token in the other text (COIL).",
+    )
     is_special_V: Tensor
 
     def __init__(

@@ -26,21 +26,7 @@ from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import SEED, Lengths, Representation
 from qontext.models.representations.tokens import max_similarity, present
-
-CARD = """---
-library_name: transformers
-pipeline_tag: feature-extraction
-tags: [multi-vector, me-bert, dense-retrieval, qontext]
----
-
-# Retriever with several vectors of a passage
-
-A query is the last layer's first vector; a passage is several of the first ones (ME-BERT). The score is the greatest dot
-product. Fine-tuned on labeled queries{how}.
-
-`qontext encode` and `qontext search` load it. `transformers.AutoModel` loads the encoder alone; sentence-transformers has no
-such model.
-{history}"""
+from qontext.models.save import Card
 
 
 class FirstTokensOptions(Options):
@@ -59,7 +45,10 @@ class FirstTokens(Representation):
     module = "FirstTokens"
     stored = "tokens"
     index = "qontext.retrieve.index.exact:TokenIndex"
-    card = CARD
+    card = Card(
+        "Retriever with several vectors of a passage",
+        "A query is the last layer's first vector; a passage is several of the first ones (ME-BERT).",
+    )
 
     def __init__(self, count: int) -> None:
         super().__init__()

@@ -129,8 +129,8 @@ def _save(
     summary: dict[str, Any],
     work: Workdir,
 ) -> None:
-    from qontext.finetune.card import reranker_card
     from qontext.models.folder import record_title
+    from qontext.models.save import Card, model_card
     from qontext.models.tokenizer import save_tokenizer
     from qontext.training import adapters, checkpoint, metrics
 
@@ -141,9 +141,13 @@ def _save(
         config.save_adapter(listwise.model.base_model, folder, config.encoder)
         save_tokenizer(tokenizer, folder, config.max_length)
         record_title(folder, titles.rule)
-        lengths = {"candidates": summary["candidates"], "max_length": config.max_length}
-        card = reranker_card(config, summary, titles, **lengths)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        about = (
+            "A cross-encoder: it reads a query and a passage together and returns a score, higher for better answers. "
+            f"Trained to put a positive first among {summary['candidates']} candidates."
+        )
+        card = Card("Reranker", about, "CrossEncoder")
+        text = model_card(card, config, summary, "encoder", "groups", passage=titles.example())
+        (folder / "README.md").write_text(text, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
 

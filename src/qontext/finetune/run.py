@@ -70,8 +70,8 @@ def run(config: FinetuneConfig, work: Workdir) -> dict[str, Any]:
 
 
 def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, Any], work: Workdir) -> None:
-    from qontext.finetune.card import retriever_card
     from qontext.models.folder import QUERY_FOLDER, record_title
+    from qontext.models.save import model_card
     from qontext.training import checkpoint, metrics
 
     model.to("cpu")
@@ -85,8 +85,12 @@ def _save(config: FinetuneConfig, model: Any, reader: Any, summary: dict[str, An
             model.representation.save(encoder, place, reader.lengths, max_length=most)
             config.save_adapter(encoder.backbone, place, config.encoder)
         record_title(folder, reader.titles.rule)
-        card = retriever_card(config, summary, model.representation, reader.titles)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        card = model.representation.card
+        how = f" and a teacher's scores ({config.loss})" if config.teacher else ""
+        card = card._replace(about=f"{card.about} Fine-tuned on labeled queries{how}.")
+        example: dict[str, Any] = {"passage": reader.titles.example(), "untied": config.untied}
+        text = model_card(card, config, summary, "encoder", "groups", **example)
+        (folder / "README.md").write_text(text, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
     work.remove("cache")

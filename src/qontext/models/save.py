@@ -34,7 +34,16 @@ VECTOR_OF: dict[str, str] = {
     "lasttoken": "the last layer's last token",
 }
 """Pooling → the vector of a text, in words."""
-_MADE = """
+_CARD = """---
+library_name: {library}
+pipeline_tag: {task}
+tags: [{library}, retrieval, qontext]
+---
+
+# {title}
+
+{about}
+{code}
 ## How it was made
 
 | setting | value |
@@ -47,6 +56,27 @@ _MADE = """
 
 Made with qontext {version}.
 """
+_CODE = """
+```python
+from sentence_transformers import {kind}
+
+model = {kind}("path/to/this/folder")
+{use}
+```
+"""
+_ENCODE = """{load}queries, passages = {ask}.encode_query(["a question"]), model.encode_document([{passage}])
+scores = model.similarity(queries, passages)"""
+_SCORE = """scores = model.predict([("a question", {passage})])"""
+TASKS = {"SentenceTransformer": "sentence-similarity", "CrossEncoder": "text-ranking"}
+
+
+class Card(NamedTuple):
+    """The model card of a folder: its title, its description, and the class of sentence-transformers that loads it, if
+    there is one."""
+
+    title: str
+    about: str
+    kind: str = ""
 
 
 class ModuleFolder(NamedTuple):
@@ -127,11 +157,30 @@ def _write(path: Path, value: Any) -> None:
     path.write_text(json.dumps(value, indent=2) + "\n", encoding="utf-8")
 
 
-def how_it_was_made(config: StageConfig, summary: dict[str, Any], *inputs: str) -> str:
-    """The shared part of all model cards, in Markdown: training settings and results. `inputs` names the fields whose paths
-    are listed with the settings."""
+def model_card(
+    card: Card,
+    config: StageConfig,
+    summary: dict[str, Any],
+    *inputs: str,
+    passage: str = '"a passage"',
+    untied: bool = False,
+) -> str:
+    """The model card of a training, with its settings and results. `inputs` names the fields whose paths are listed with
+    the settings; `passage` is an example in Python; `untied` if the encoder of queries is in a folder of its own."""
+    load = f'of_queries = {card.kind}("path/to/this/folder/query")\n' if untied else ""
+    use = _SCORE if card.kind == "CrossEncoder" else _ENCODE
+    use = use.format(passage=passage, load=load, ask="of_queries" if untied else "model")
     settings = {**{name: getattr(config, name) for name in inputs}, **config.identity()}
-    return _MADE.format(settings=_rows(settings), results=_rows(summary), version=qontext.__version__)
+    return _CARD.format(
+        title=card.title,
+        about=card.about,
+        code=_CODE.format(kind=card.kind, use=use) if card.kind else "",
+        library="sentence-transformers" if card.kind else "transformers",
+        task=TASKS.get(card.kind, "feature-extraction"),
+        settings=_rows(settings),
+        results=_rows(summary),
+        version=qontext.__version__,
+    )
 
 
 def _rows(values: dict[str, Any], prefix: str = "") -> str:

@@ -16,27 +16,6 @@ if TYPE_CHECKING:
     from qontext.models.encoder import Encoder
     from qontext.models.tokenizer import Titles
 
-_CARD = """---
-library_name: sentence-transformers
-pipeline_tag: sentence-similarity
-tags: [sentence-transformers, feature-extraction, dense-retrieval, qontext]
----
-
-# {title}
-
-A text encoder pre-trained for dense retrieval with `{method}`{context}. Its vector of a text is {vector},
-compared by {similarity}. It was not fine-tuned on labeled queries: if you have any, fine-tune it before use.
-
-```python
-from sentence_transformers import SentenceTransformer
-
-model = SentenceTransformer("path/to/this/folder")
-vectors = model.encode(["a passage", "a question"])
-```
-
-`transformers.AutoModel` and `AutoTokenizer` load it too. {head}
-{history}"""
-
 
 def run(config: PretrainConfig, work: Workdir) -> dict[str, Any]:
     from qontext.contexts import Context
@@ -193,6 +172,7 @@ def _save(
     has_head: bool,
 ) -> None:
     from qontext.models.encoder import load_encoder
+    from qontext.models.save import VECTOR_OF, Card, model_card
     from qontext.pretrain.data import CACHE
     from qontext.pretrain.objectives.base import save_head
     from qontext.training import checkpoint, metrics
@@ -206,31 +186,17 @@ def _save(
         config.save_adapter(encoder.backbone, folder, config.encoder)
         if has_head:
             save_head(objective, folder)
-        pooling, has_head = encoder.pooling(config.vector), has_head and bool(objective.head_parameters())
-        card = model_card(config, summary, pooling, has_head=has_head)
-        (folder / "README.md").write_text(card, encoding="utf-8")
+        about = (
+            f"A text encoder pre-trained for dense retrieval with `{config.method}`. Its vector of a text is "
+            f"{VECTOR_OF[encoder.pooling(config.vector)]}, compared by {config.similarity}. It was not fine-tuned on "
+            "labeled queries: if you have any, fine-tune it before use."
+        )
+        card = Card(f"Encoder pre-trained with {config.method}", about, "SentenceTransformer")
+        text = model_card(card, config, summary, "encoder", "passages")
+        (folder / "README.md").write_text(text, encoding="utf-8")
     metrics.plot(work)
     checkpoint.remove(work, "checkpoints")
     work.remove(CACHE)
-
-
-def model_card(config: PretrainConfig, summary: dict[str, Any], pooling: str, *, has_head: bool) -> str:
-    from qontext.models.save import VECTOR_OF, how_it_was_made
-
-    context = (
-        f" on pairs of a passage and its context (`{summary['context']}`)" if "context" in summary else ""
-    )
-    return _CARD.format(
-        title=f"Encoder pre-trained with {config.method}",
-        method=config.method,
-        vector=VECTOR_OF[pooling],
-        similarity="dot product" if config.similarity == "dot" else "cosine",
-        context=context,
-        head="`head.safetensors` contains the training head; further pre-training continues from it."
-        if has_head
-        else "",
-        history=how_it_was_made(config, summary, "encoder", "passages"),
-    )
 
 
 def mix(encoder: Encoder, initial: Encoder, share: float) -> None:

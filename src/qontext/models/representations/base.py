@@ -21,27 +21,13 @@ from qontext.models.folder import PROMPTS, FolderLayout, TextKind
 from qontext.models.load import seeded
 from qontext.models.packed import Packed
 from qontext.models.representations import REPRESENTATIONS
-from qontext.models.save import ModuleFolder, write_modules
+from qontext.models.save import Card, ModuleFolder, write_modules
 from qontext.models.tokenizer import prompt_length
 
 SEED = 42
 """Of new parameters, unless a training names another one."""
 WEIGHTS = "model.safetensors"
 """The parameters, in the folder of the module."""
-CARD = """---
-library_name: transformers
-pipeline_tag: feature-extraction
-tags: [retrieval, qontext]
----
-
-# Retriever
-
-Queries and passages in a representation of its own. Fine-tuned on labeled queries{how}.
-
-`qontext encode` and `qontext search` load it where its class can be imported. `transformers.AutoModel` loads the encoder
-alone.
-{history}"""
-
 Stored = Literal["vector", "sparse", "tokens", "matches"]
 """One vector [D]; or, of any number each, weights of terms, vectors [D], or vectors [D] of terms."""
 
@@ -73,8 +59,8 @@ class Representation(nn.Module):
     """The format in which `encode` stores a text."""
     index: ClassVar[str] = "qontext.retrieve.index.exact:ExactIndex"
     """The exact index over what is stored, as ``module:Class``."""
-    card: ClassVar[str] = CARD
-    """The text of its model card; empty for the card of a dense retriever."""
+    card: ClassVar[Card] = Card("Retriever", "Queries and passages in a representation of its own.")
+    """The title and description of its model card."""
     options: Any
     """The options that it was created with, which `save` records."""
     temperature = 1.0

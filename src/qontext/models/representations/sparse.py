@@ -32,28 +32,10 @@ from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.packed import Packed
 from qontext.models.representations.base import SEED, Lengths, Representation
-from qontext.models.save import ModuleFolder, write_modules
+from qontext.models.save import Card, ModuleFolder, write_modules
 
 LOGITS_PER_BLOCK = 1 << 24
 """Logits that are computed at once: 64 MiB."""
-CARD = """---
-library_name: sentence-transformers
-pipeline_tag: feature-extraction
-tags: [sentence-transformers, sparse-encoder, splade, sparse-retrieval, qontext]
----
-
-# Sparse retriever
-
-Queries and passages as weights of words (SPLADE), compared by dot product. Fine-tuned on labeled queries{how}.
-
-```python
-from sentence_transformers import SparseEncoder
-
-model = SparseEncoder("path/to/this/folder")
-queries, passages = model.encode_query(["a question"]), model.encode_document([{passage}])
-scores = model.similarity(queries, passages)
-```
-{history}"""
 
 
 class SparseOptions(Options):
@@ -72,7 +54,7 @@ class Sparse(Representation):
     module = "SpladePooling"
     stored = "sparse"
     index = "qontext.retrieve.index.sparse:SparseIndex"
-    card = CARD
+    card = Card("Sparse retriever", "Queries and passages as weights of words (SPLADE).", "SparseEncoder")
 
     def __init__(self, options: SparseOptions | None = None) -> None:
         super().__init__()

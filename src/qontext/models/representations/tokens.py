@@ -38,31 +38,11 @@ from qontext.models.packed import Packed
 from qontext.models.pooling import read_dense
 from qontext.models.precision import Fp32Linear
 from qontext.models.representations.base import SEED, Lengths, Representation
-from qontext.models.save import ModuleFolder, write_modules
+from qontext.models.save import Card, ModuleFolder, write_modules
 
 PRODUCTS_PER_BLOCK = 1 << 24
 """Products of token vectors that are computed at once: 64 MiB."""
 MARKERS: dict[TextKind, str] = {"query": "[unused0]", "passage": "[unused1]"}
-CARD = """---
-library_name: sentence-transformers
-pipeline_tag: feature-extraction
-tags: [sentence-transformers, multi-vector, colbert, late-interaction, qontext]
----
-
-# Late-interaction retriever
-
-Queries and passages as a vector for each token (ColBERT), compared by MaxSim. Fine-tuned on labeled queries{how}.
-
-```python
-from sentence_transformers import MultiVectorEncoder
-
-model = MultiVectorEncoder("path/to/this/folder")
-queries, passages = model.encode_query(["a question"]), model.encode_document([{passage}])
-scores = model.similarity(queries, passages)
-```
-{history}"""
-
-
 _EACH = {"module_input_name": "token_embeddings", "module_output_name": "token_embeddings"}
 
 
@@ -95,7 +75,11 @@ class Tokens(Representation):
     module = "MultiVectorMask"
     stored = "tokens"
     index = "qontext.retrieve.index.exact:TokenIndex"
-    card = CARD
+    card = Card(
+        "Late-interaction retriever",
+        "Queries and passages as a vector for each token (ColBERT), compared by MaxSim.",
+        "MultiVectorEncoder",
+    )
     is_skipped_V: Tensor
 
     def __init__(self, encoder: Encoder, weight_DH: Tensor, skipped: list[str], lengths: Lengths) -> None:

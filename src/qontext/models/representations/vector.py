@@ -20,7 +20,7 @@ from qontext.models.encoder import Encoder
 from qontext.models.folder import FolderLayout
 from qontext.models.pooling import POOLINGS
 from qontext.models.representations.base import SEED, Lengths, Representation
-from qontext.models.save import Pooling, Similarity
+from qontext.models.save import Card, Pooling, Similarity
 
 
 class VectorOptions(Options):
@@ -45,7 +45,7 @@ class VectorOptions(Options):
 class Vector(Representation):
     Options = VectorOptions
     module = "Pooling"
-    card = ""
+    card = Card("Dense retriever", "Queries and passages as vectors.", "SentenceTransformer")
 
     def __init__(
         self, pooling: Pooling = "cls", similarity: Similarity = "dot", dimensions: tuple[int, ...] = ()
