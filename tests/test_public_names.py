@@ -196,13 +196,9 @@ def test_a_number_of_passages_is_at_least_one(k: int) -> None:
 
 
 def test_a_question_becomes_a_vector(minilm: Path) -> None:
-    """By the encoder alone, or by that of a searcher."""
-    retriever, search = qontext.Retriever(minilm), Searcher.build(TEXTS, minilm)
+    retriever = qontext.Retriever(minilm)
     vectors = retriever.encode_queries(["who grinds flour?"])
-    np.testing.assert_array_equal(search.encode_queries(["who grinds flour?"]), vectors)
     assert vectors.shape == (1, retriever.dimension)
-    for encode in (retriever.encode_queries, search.encode_queries, retriever.encode_passages):
+    for encode in (retriever.encode_queries, retriever.encode_passages):
         with pytest.raises(QontextError, match=r"expected a list of \w+, not a single text. Write \[text\]"):
             encode("who grinds flour?")
-    with pytest.raises(QontextError, match="there is no encoder"):
-        Searcher.build(TEXTS).encode_queries(["who grinds flour?"])

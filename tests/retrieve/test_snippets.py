@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from qontext import api, cli
 from qontext.data.places import Place, TextPlace
 from qontext.retrieve.ask.answers import captions
-from qontext.retrieve.ask.snippets import snippet
+from qontext.retrieve.ask.evidence import snippet
 from qontext.retrieve.searcher import Answer, Searcher
 
 PUMP = [

@@ -14,16 +14,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, get_args
 from qontext.data.places import Place
 from qontext.frame import html
 from qontext.frame.errors import QontextError, choose
-from qontext.retrieve.ask.evidence import Evidence, evidence
+from qontext.retrieve.ask.evidence import SNIPPET, Evidence, evidence, snippet
 from qontext.retrieve.ask.questions import GroupBy, by_document, rank, text_of
-from qontext.retrieve.ask.snippets import SNIPPET, snippet
 from qontext.retrieve.open import InMemory, Searchable, open_path
 from qontext.retrieve.query_encoder import Opening
 from qontext.retrieve.system import CANDIDATES, Ranker, System, SystemName
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from qontext.data.collection import Passage
     from qontext.data.records import Hit
     from qontext.data.runs import Run
@@ -264,20 +261,6 @@ class Searcher:
         passages = self.collection.find({hit.passage for hit in hits})
         opened = [passages[hit.passage] for hit in hits]
         return evidence(text_of(question), opened, self.ranker, among=self.collection.among(where))
-
-    def encode_queries(self, queries: Sequence[str]) -> np.ndarray[Any, Any]:
-        """[N, D] the vectors of questions, by the encoder whose vectors are searched.
-
-        >>> Searcher("runs/mine").encode_queries(["who grinds flour?"]).shape
-        (1, ...)
-        """
-        from qontext.data.load import as_texts
-
-        encoder = self.collection.encoder
-        if encoder is None:
-            raise QontextError("there is no encoder: these passages are searched by words alone")
-        vectors: np.ndarray[Any, Any] = encoder.encode(as_texts(queries, "queries"), "query")
-        return vectors
 
     def run(
         self,

@@ -17,9 +17,8 @@ from qontext.data.records import Hit
 from qontext.frame.errors import QontextError
 from qontext.models.folder import TextKind
 from qontext.retrieve.analyzer import lower_words_of, spans_of, term_of
-from qontext.retrieve.ask.evidence import Evidence
+from qontext.retrieve.ask.evidence import Evidence, unwrapped
 from qontext.retrieve.ask.questions import text_of
-from qontext.retrieve.ask.snippets import unwrapped
 from qontext.retrieve.searcher import Answer
 from qontext.serve.api import service_of
 from qontext.serve.errors import ServeError, Unknown
