@@ -21,7 +21,7 @@ TOTALS = {
     "LINES": 47826,
     "MODULES": 282,
     "TEST_LINES": 38381,
-    "MANUAL_WORDS": 24360,
+    "MANUAL_WORDS": 23821,
     "RESULT_WORDS": 20112,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
