@@ -9,13 +9,13 @@ from __future__ import annotations
 import shutil
 from collections import Counter
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import locks, log
 from qontext.frame.artifacts import Workdir
-from qontext.frame.config import Asks, DeviceConfig, Input, Seed
+from qontext.frame.config import Asks, ComputeConfig, Input, Seed
 from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
@@ -40,7 +40,7 @@ BLOCK, PARTS, RESULTS = 1_024, 8, 1 << 24
 """Queries that exact search multiplies together; for many queries, parts to aim at; and results of the largest part."""
 
 
-class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
+class RetrieveConfig(PartsConfig, Bm25Options, ComputeConfig):
     index: Annotated[str | None, Input(positional=True, fingerprint=fingerprint_of)] = None
     """The index to search: vectors (from `encode`, exact search), an index (from `index`), or a directory of `adapt`.
     Optional with --bm25: the passages are then indexed first."""
@@ -91,9 +91,6 @@ class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
     max_length: int | None = Field(None, ge=3, le=100_000)
     """Maximum length of a query in tokens; longer queries are truncated. Default: the encoder's limit."""
 
-    precision: Literal["auto", "bf16", "fp16", "fp32"] = "auto"
-    """Number format for encoding queries; auto is bf16 if the hardware supports it, else fp32."""
-
     scoring: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Number format of the first pass of exact search; candidates from bf16 and fp16 are rescored in fp32."""
 
@@ -101,12 +98,6 @@ class RetrieveConfig(PartsConfig, Bm25Options, DeviceConfig):
     def is_divisible(self) -> bool:
         """An outside system is asked from this machine."""
         return self.system is None
-
-    @model_validator(mode="after")
-    def _command(self) -> Self:
-        if self.system is not None:
-            outside.check(self.system)
-        return self
 
 
 class Search(Parts[RetrieveConfig]):
@@ -129,8 +120,13 @@ class Search(Parts[RetrieveConfig]):
         return super().uses_gpu and not self.config.bm25 and self.config.system is None
 
     def plan(self) -> list[Part]:
+        from qontext.retrieve.index.load import is_for_one_process
+
         count = len(self.queries)
-        is_whole = self.config.system is not None or self._is_for_one_process()
+        index = self.config.index
+        is_whole = self.config.system is not None or (
+            index is not None and not is_adapted(index) and is_for_one_process(index)
+        )
         deep = self.config.k if self.config.group == "passage" else max(self.config.k, DEPTHS[2])
         size = max(count, 1) if is_whole else size_for(count, deep)
         return slices(count, size, lambda number: f"{PARTIAL}/{number:05d}.trec")
@@ -149,7 +145,7 @@ class Search(Parts[RetrieveConfig]):
             passages, tag = select_passages(self.config.data, self.config.passages), "outside"
             run = outside.ask(self.config.system, queries, passages, self.config.k)
         else:
-            run, tag = self._search(queries), self.collection.tag
+            run, tag = self._search(queries), "bm25" if self.config.bm25 else self.collection.tag
         self.work.write_json(_counts_name(part), {"queries": len(run), "results": run.size})
         with self.work.write(part.name) as path:
             write_run(run, path, tag=tag)
@@ -183,13 +179,6 @@ class Search(Parts[RetrieveConfig]):
             "seconds": round(outcome.seconds, 3),
             "queries_per_second": round(outcome.counts["queries"] / outcome.seconds, 1),
         }
-
-    def _is_for_one_process(self) -> bool:
-        """True if two processes cannot open the index at a time."""
-        from qontext.retrieve.index.load import is_for_one_process
-
-        index = self.config.index
-        return index is not None and not is_adapted(index) and is_for_one_process(index)
 
 
 def size_for(queries: int, k: int) -> int:

@@ -103,20 +103,14 @@ def parse(where: Sequence[str | Condition]) -> list[Condition]:
 
 
 def mask(where: Sequence[str | Condition], ids: np.ndarray[Any, Any], passages: Path | str) -> Mask:
-    """[P] which passages of an index meet the conditions, according to the metadata of `passages`."""
-    matching = pa.array(matching_ids(parse(where), Path(passages)), pa.string())
-    fulfilled: Mask = pc.is_in(pa.array(ids, pa.string()), value_set=matching).to_numpy(zero_copy_only=False)
-    return fulfilled
-
-
-def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
-    """The ids of the passages that meet all conditions."""
+    """[P] which passages of an index meet all conditions, according to the metadata of `passages`."""
+    conditions = parse(where)
     names: set[str] = set()
-    ids: list[str] = []
+    matching: list[str] = []
     columns = {"id", "metadata", *COLUMNS.values()}
     if any(condition.name == "page" for condition in conditions):
         columns.add("spans")
-    for file, batch in _batches(source, columns):
+    for file, batch in _batches(Path(passages), columns):
         metadata = batch["metadata"].dictionary_encode() if "metadata" in batch.schema.names else None
         objects = (
             [parsed(text, file) for text in metadata.dictionary.to_pylist()] if metadata is not None else [{}]
@@ -127,14 +121,16 @@ def matching_ids(conditions: list[Condition], source: Path) -> list[str]:
         good = np.ones(len(batch), bool)
         for condition in conditions:
             good &= _fulfils(condition, objects, codes, batch)
-        ids += batch["id"].filter(pa.array(good)).to_pylist()
+        matching += batch["id"].filter(pa.array(good)).to_pylist()
     for condition in conditions:
         if condition.name not in (*names, "folder"):
             fields = ", ".join(sorted(names)[:20])
             # Without a place: documents that are searched as they are have theirs in the user's cache.
             remedy = f"Available fields: {fields}."
             raise Unanswerable(f"no passage has a field {condition.name!r}", remedy=remedy)
-    return ids
+    accepted = pc.is_in(pa.array(ids, pa.string()), value_set=pa.array(matching, pa.string()))
+    fulfilled: Mask = accepted.to_numpy(zero_copy_only=False)
+    return fulfilled
 
 
 def _fulfils(

@@ -35,7 +35,6 @@ from qontext.retrieve.system import (
 
 if TYPE_CHECKING:
     from qontext.data.places import Found
-    from qontext.data.runs import Run
     from qontext.retrieve.bm25 import Bm25
 
 SNIPPET = 320
@@ -199,7 +198,10 @@ def evidence(
     """The evidence for each hit."""
     parts = parts_of(ranker)
     runs = {name: part.rank({"q": question}, CANDIDATES, among=among) for name, part in parts.items()}
-    ranks = {name: _ranks(run) for name, run in runs.items()}
+    ranks = {
+        name: {hit.passage: (rank, round(hit.score, 6)) for rank, hit in enumerate(run.get("q", ()), start=1)}
+        for name, run in runs.items()
+    }
     words, meaning = parts.get("words"), parts.get("meaning")
     bm25 = getattr(words.index, "bm25", None) if isinstance(words, IndexRanker) else None
     encoder: Any = meaning.encoder if isinstance(meaning, IndexRanker) else None
@@ -211,10 +213,6 @@ def evidence(
         own = {} if bm25 is None else matched_words(bm25, question, id)
         shown.append(Evidence(by, own, *_nearest(query, hit.passage.text, hit.sentences, encoder)))
     return shown
-
-
-def _ranks(run: Run) -> dict[str, tuple[int, float]]:
-    return {hit.passage: (rank, round(hit.score, 6)) for rank, hit in enumerate(run.get("q", ()), start=1)}
 
 
 def _nearest(query: Any, text: str, starts: Sequence[int], encoder: Any) -> tuple[str, float | None]:

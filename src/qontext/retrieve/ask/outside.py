@@ -77,6 +77,7 @@ def ask(command: str, queries: Mapping[str, str], passages: str, k: int) -> Run:
     from qontext.data.collection import read_passages
     from qontext.data.runs import Run, read_run
 
+    check(command)
     trust.require(demands({"system": command}))
     lines = [json.dumps({"id": id, "text": text}, ensure_ascii=False) + "\n" for id, text in queries.items()]
     with TemporaryFile() as output:
