@@ -13,7 +13,7 @@ from qontext.queries.generators.causal import EXAMPLES, INSTRUCTIONS, Prompt, re
 
 pytestmark = pytest.mark.numeric
 
-SHORT = {"generator": "causal", "max_new_tokens": 10, "temperature": 0.8, "examples": 1}
+SHORT = {"generator": "causal", "max_new_tokens": 10, "temperature": 0.8}
 
 
 @pytest.mark.parametrize(("precision", "least"), [("fp32", 1.0), ("bf16", 0.8)])
@@ -57,18 +57,19 @@ def test_a_prompt_is_a_conversation(tiny_llama, plain_llama):
     from qontext.models.language import load_causal_tokenizer
 
     tokenizer = load_causal_tokenizer(Path(tiny_llama))
-    prompt = Prompt.of_instruction(tokenizer, "claim", 1)
+    prompt = Prompt.of_instruction(tokenizer, "claim")
     (ids,) = prompt.encode(tokenizer, ["Bees dance."], 50)
     assert tokenizer.decode(prompt.head + ids) == (
-        f"<|turn|>user\n{INSTRUCTIONS['claim']}\n\nPassage: {EXAMPLES[0].passage}<|end|>\n"
-        f"<|turn|>assistant\n{EXAMPLES[0].claim}<|end|>\n"
-        f"<|turn|>user\n{INSTRUCTIONS['claim']}\n\nPassage: Bees dance.<|end|>\n<|turn|>assistant\n"
+        "".join(
+            f"<|turn|>user\n{INSTRUCTIONS['claim']}\n\nPassage: {example.passage}<|end|>\n"
+            f"<|turn|>assistant\n{example.claim}<|end|>\n"
+            for example in EXAMPLES
+        )
+        + f"<|turn|>user\n{INSTRUCTIONS['claim']}\n\nPassage: Bees dance.<|end|>\n<|turn|>assistant\n"
     )
     assert prompt.head[:1] == tokenizer.convert_tokens_to_ids(["<|turn|>"])
-    none = Prompt.of_instruction(tokenizer, "claim", 0)
-    assert tokenizer.decode(none.tail) == "<|end|>\n<|turn|>assistant\nClaim:"
-    plain = Prompt.of_instruction(load_causal_tokenizer(Path(plain_llama)), "title", 1)
-    assert tokenizer.decode(plain.tail) == "\nTitle:"
+    plain = Prompt.of_instruction(load_causal_tokenizer(Path(plain_llama)), "keywords")
+    assert tokenizer.decode(plain.tail) == "\nKeywords:"
 
 
 def test_a_passage_cannot_end_its_turn(tiny_llama):

@@ -24,7 +24,6 @@ from pydantic import Field
 
 from qontext.data.collection import Passage
 from qontext.frame.config import ComputeConfig, Input
-from qontext.frame.errors import QontextError
 from qontext.frame.files import read_json
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.t5 import (
@@ -35,7 +34,7 @@ from qontext.queries.generators.t5 import (
     Trained,
 )
 
-QueryKind = Literal["question", "keywords", "claim", "title"]
+QueryKind = Literal["question", "keywords", "claim"]
 TRAINED_TAIL = "\n\nQuestion:"
 _PLACE = "\u2063PASSAGE\u2063"
 """A placeholder for the passage while a chat template is filled in; invisible separators keep it unique."""
@@ -50,10 +49,8 @@ class CausalOptions(SamplingOptions, ComputeConfig):
 
     model: Annotated[str, Input()]
     """Decoder-only language model: a folder with safetensors, or a Hub name."""
-    query_kind: QueryKind | None = None
-    """Kind of query: question, keywords, claim or title. Default: question, or what the model was fine-tuned on."""
-    examples: Annotated[int, Field(ge=0, le=3)] = 3
-    """Worked examples in the prompt, 0 to 3. Not used for a model from train-generator."""
+    query_kind: QueryKind = "question"
+    """Kind of query: question, keywords or claim; of a model from train-generator, what it was fine-tuned on."""
     top_k: Annotated[int, Field(ge=0)] = 25
     """Draw from this many most likely tokens; 0 = all."""
     batch_tokens: Annotated[int, Field(ge=1)] = 8192
@@ -82,7 +79,7 @@ class Causal(Generator):
         model, self.tokenizer = load_causal(folder, dtype)
         self.model = model.to(device)
         use_where_faster(self.model, device, dtype, keep=False)
-        self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, options)
+        self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, options.query_kind)
         self.head = LanguageHead(self.model, self.prompt.head)
         breaks = torch.tensor(tokens_with(self.tokenizer, "\n"), device=device, dtype=torch.long)
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
@@ -108,16 +105,13 @@ class Causal(Generator):
                 yield place, [read_query(text, self.kind) for text in texts_of]
 
 
-def read_prompt(
-    folder: Path, tokenizer: Any, settings: CausalOptions
-) -> tuple[QueryKind | None, SourceText, Prompt]:
+def read_prompt(folder: Path, tokenizer: Any, kind: QueryKind) -> tuple[QueryKind | None, SourceText, Prompt]:
     """The kind of query, the input format of passages, and the prompt around them."""
     trained: dict[str, Any] = {}
     if (folder / SETTINGS_FILE).is_file():
         trained = read_json(folder / SETTINGS_FILE, Trained)
     if "tail" not in trained:
-        kind: QueryKind = settings.query_kind or "question"
-        return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind, settings.examples)
+        return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind)
     source = SourceText(trained.get("prefix", ""), trained.get("with_title", False))
     return None, source, Prompt.of_training(tokenizer, trained["tail"])
 
@@ -129,14 +123,12 @@ class Shot(NamedTuple):
     question: str
     keywords: str
     claim: str
-    title: str
 
 
 INSTRUCTIONS: dict[QueryKind, str] = {
     "question": "Write one short question that this passage answers.",
     "keywords": "Write a search query of two to six keywords that finds this passage.",
     "claim": "Write one short factual claim that this passage confirms.",
-    "title": "Write a short title for this passage.",
 }
 EXAMPLES = (
     Shot(
@@ -145,7 +137,6 @@ EXAMPLES = (
         "Where does the Danube rise?",
         "Danube source mouth length",
         "The Danube flows through ten countries.",
-        "The Danube",
     ),
     Shot(
         "\"Do not open the chest,\" said the old woman, and she went out to feed the goats. But the boy was curious, "
@@ -153,7 +144,6 @@ EXAMPLES = (
         "What did the boy do when the old woman went out?",
         "boy opens chest old woman goats",
         "The boy opened the chest although he was told not to.",
-        "The boy and the chest",
     ),
     Shot(
         "Vitamin D deficiency often has no symptoms. When it is severe, it causes bone pain and weak muscles. "
@@ -161,7 +151,6 @@ EXAMPLES = (
         "How is a lack of vitamin D treated?",
         "vitamin D deficiency symptoms treatment",
         "Severe vitamin D deficiency causes bone pain.",
-        "Vitamin D deficiency",
     ),
 )  # fmt: skip
 
@@ -174,14 +163,10 @@ class Prompt:
     tail: list[int]
 
     @classmethod
-    def of_instruction(cls, tokenizer: Any, kind: QueryKind, examples: int) -> Prompt:
+    def of_instruction(cls, tokenizer: Any, kind: QueryKind) -> Prompt:
         """The prompt of a model that was not fine-tuned here."""
-        text = _conversation(tokenizer, kind, examples) if tokenizer.chat_template else _plain(kind, examples)
+        text = _conversation(tokenizer, kind) if tokenizer.chat_template else _plain(kind)
         head, _, tail = text.partition(_PLACE)
-        if not tail:
-            raise QontextError(
-                "the chat template of the tokenizer does not repeat the messages that it is given"
-            )
         # A chat template writes the first token of a text itself.
         start = [] if tokenizer.chat_template else first_token(tokenizer)
         return cls(start + _tokens(tokenizer, head), _tokens(tokenizer, tail))
@@ -229,24 +214,21 @@ def read_query(text: str, kind: QueryKind | None) -> str:
     return line
 
 
-def _conversation(tokenizer: Any, kind: QueryKind, examples: int) -> str:
+def _conversation(tokenizer: Any, kind: QueryKind) -> str:
     """A conversation up to the query; each example is a turn."""
     messages = []
-    for example in EXAMPLES[:examples]:
+    for example in EXAMPLES:
         messages.append({"role": "user", "content": f"{INSTRUCTIONS[kind]}\n\nPassage: {example.passage}"})
         messages.append({"role": "assistant", "content": getattr(example, kind)})
     messages.append({"role": "user", "content": f"{INSTRUCTIONS[kind]}\n\nPassage: {_PLACE}"})
     text: str = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-    # Without examples, a small model would begin with an introduction.
-    return text if examples else f"{text}{kind.capitalize()}:"
+    return text
 
 
-def _plain(kind: QueryKind, examples: int) -> str:
+def _plain(kind: QueryKind) -> str:
     label = kind.capitalize()
-    examples_text = "".join(
-        f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES[:examples]
-    )
-    return f"{INSTRUCTIONS[kind]}\n\n{examples_text}Passage: {_PLACE}\n{label}:"
+    shots = "".join(f"Passage: {e.passage}\n{label}: {getattr(e, kind)}\n\n" for e in EXAMPLES)
+    return f"{INSTRUCTIONS[kind]}\n\n{shots}Passage: {_PLACE}\n{label}:"
 
 
 def _tokens(tokenizer: Any, text: str) -> list[int]:

@@ -54,32 +54,20 @@ class Keyphrase(Generator):
         self.rarity = rarity or Rarity(read_passages(task.passages))
 
     def __call__(self, passages: Sequence[Passage]) -> Iterator[tuple[int, list[str]]]:
-        for index, labeled in enumerate(self.labeled(passages)):
-            yield index, [query for _, query in labeled]
-
-    def labeled(self, passages: Sequence[Passage]) -> Iterator[list[tuple[str, str]]]:
-        """(kind, query) of each passage."""
         if self.options.title == "leave":
             passages = [passage._replace(title="") for passage in passages]
-        view = _View(
-            passages, self.rarity, self.task.seed, rounds=-(-self.task.per_passage // len(KINDS)) + 1
-        )
-        return (self._queries(view, index) for index in range(len(passages)))
-
-    def _queries(self, view: _View, index: int) -> list[tuple[str, str]]:
-        queries: dict[str, str] = {}
-        lines = view.lines_of(index)
+        count = self.task.per_passage
+        view = _View(passages, self.rarity, self.task.seed, rounds=-(-count // len(KINDS)) + 1)
         # A kind without a new query is skipped; the last round compensates for that.
-        turns = (
-            [(turn, number) for turn in range(view.rounds) for number in range(len(KINDS))] if lines else []
-        )
-        for turn, number in turns:
-            if len(queries) == self.task.per_passage:
-                break
-            query = getattr(view, KINDS[number])(index, lines, turn * 3 + number % 3, turn)
-            if query:
-                queries.setdefault(query, KINDS[number])
-        return [(kind, query) for query, kind in queries.items()]
+        turns = [(turn, number, kind) for turn in range(view.rounds) for number, kind in enumerate(KINDS)]
+        for index in range(len(passages)):
+            lines, queries = view.lines_of(index), dict[str, None]()
+            for turn, number, kind in turns if lines else ():
+                if len(queries) < count and (
+                    query := getattr(view, kind)(index, lines, turn * 3 + number % 3, turn)
+                ):
+                    queries[query] = None
+            yield index, list(queries)
 
 
 class _View:
