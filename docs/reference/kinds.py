@@ -145,7 +145,7 @@ def _methods() -> str:
             "In all equations, h^L are the last layer's hidden states, φ is the MLM head, CE the mean cross-entropy over "
             "the predicted tokens, E the embeddings and [CLS] the first token, whose vector represents the text."
         ),
-        "A class of your own is chosen as `module:Class`: see [Extending](../../extending.md#a-method).",
+        "A class of your own is chosen as `module:Class`: see [Extending](../../extending.md#add-a-method).",
     ]
     return page(
         "Pre-training methods", "Equations and settings of all pre-training methods.", "\n\n".join(body)
