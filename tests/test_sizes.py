@@ -21,7 +21,7 @@ TOTALS = {
     "LINES": 47780,
     "MODULES": 282,
     "TEST_LINES": 38380,
-    "MANUAL_WORDS": 23819,
+    "MANUAL_WORDS": 19884,
     "RESULT_WORDS": 20112,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
