@@ -134,11 +134,9 @@ def test_a_cross_encoder_reranks_a_run(tiny_rerankers: list[Path]) -> None:
     run = Run.from_columns(["q", "q"], ["a", "b"], [2.0, 1.0])
     passages = [Passage("a", "", "stone bridge", "a"), Passage("b", "", "mill flour", "b")]
     scores = model.score([("water", passages[0]), ("water", passages[1])])
-    reranked = model.rerank(run, {"q": "water"}, passages)
+    reranked = qontext.rerank(run, {"q": "water"}, passages, model)
     assert {hit.passage: hit.score for hit in reranked["q"]} == dict(zip("ab", map(float, scores)))
     with pytest.raises(QontextError, match="names the query 'q', which is not in the queries"):
-        model.rerank(run, {}, passages)
+        qontext.rerank(run, {}, passages, model)
     with pytest.raises(QontextError, match="names the passage 'b', which is not in the passages"):
-        model.rerank(run, {"q": "water"}, passages[:1])
-    with pytest.raises(QontextError, match="needs a cross-encoder"):
-        qontext.rerank(run, {"q": "water"}, passages, [])
+        qontext.rerank(run, {"q": "water"}, passages[:1], model)

@@ -6,15 +6,13 @@ Any directory that transformers loads for sequence classification with one logit
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from qontext.data.load import as_passages
 from qontext.data.passage import Passage, TitleRule
-from qontext.data.runs import Run
 from qontext.frame.errors import QontextError
 from qontext.models.attention import compute_first_token_alone
 from qontext.models.batching import grid_for, pad, run_batches
@@ -114,18 +112,6 @@ class CrossEncoder:
             raise QontextError("the cross-encoder returns scores that are not finite")
         return scores
 
-    def rerank(
-        self, run: Run, queries: Mapping[str, str], passages: Iterable[Passage | str], *, k: int = 100
-    ) -> Run:
-        """The best `k` passages of each query in the order of their new scores; further ones are dropped.
-
-        >>> reranker = CrossEncoder("reranker")
-        >>> run = Run.of([Hit("q", "0", 2.0), Hit("q", "1", 1.0)])
-        >>> reranker.rerank(run, {"q": "who grinds flour?"}, ["The mill grinds flour.", "A boat."])
-        Run of 1 queries and 2 hits
-        """
-        return reranked([self], run.top(k), queries, passages)
-
     def _forward(self, encodings: list[Any]) -> torch.Tensor:
         longest = max(len(e.ids) for e in encodings)
         width = None if self.grid.rows == 1 else min(self.grid.padded(longest), self.limit)
@@ -134,38 +120,6 @@ class CrossEncoder:
             logits_N1 = self.model(**{name: t.to(self.device) for name, t in inputs.items()}).logits
         logits_N: torch.Tensor = logits_N1.float().squeeze(1)
         return logits_N
-
-
-def reranked(
-    models: Sequence[CrossEncoder],
-    run: Run,
-    queries: Mapping[str, str],
-    passages: Iterable[Passage | str],
-) -> Run:
-    """The run in the order of the models' mean scores."""
-    if unknown := next((query for query in run.queries if query not in queries), None):
-        raise QontextError(f"the run names the query {unknown!r}, which is not in the queries")
-    needed = {*run.ids[np.unique(run.codes)]}
-    texts = {passage.id: passage for passage in as_passages(passages) if passage.id in needed}
-    if missing := needed - texts.keys():
-        raise QontextError(f"the run names the passage {min(missing)!r}, which is not in the passages")
-    scores = score_rows(models, run, queries, texts)
-    return Run.from_codes(run.row_queries(), run.queries, run.codes, run.ids, scores)
-
-
-def score_rows(
-    models: Sequence[CrossEncoder],
-    run: Run,
-    queries: Mapping[str, str],
-    passages: Mapping[str, Passage],
-    advance: Callable[[int], None] | None = None,
-) -> np.ndarray[Any, Any]:
-    """[R] the mean of the models' scores of a run's rows."""
-    pairs = [
-        (queries[run.queries[q]], passages[run.ids[code]]) for q, code in zip(run.row_queries(), run.codes)
-    ]
-    each = [model.score(pairs, advance=advance) for model in models]
-    return np.asarray(np.mean(each, axis=0, dtype=np.float64))
 
 
 def encode_pairs(tokenizer: Any, pairs: Sequence[tuple[str, str]], max_length: int) -> list[Any]:

@@ -105,17 +105,24 @@ def rerank(
     >>> rerank(run, {"q": "who grinds flour?"}, ["The mill grinds flour.", "A boat."], "reranker")
     Run of 1 queries and 2 hits
     """
-    from qontext.data.load import as_run
-    from qontext.data.runs import check_depth
-    from qontext.models.cross_encoder import CrossEncoder, reranked
+    from qontext.data.load import as_passages, as_run
+    from qontext.data.places import Found
+    from qontext.data.runs import Run
+    from qontext.models.cross_encoder import CrossEncoder
+    from qontext.retrieve.scorers import PairScorer
 
     opened = as_run(run)
-    check_depth(k)
+    top = opened.top(k)
     several = [reranker] if isinstance(reranker, CrossEncoder | str | os.PathLike) else reranker
     models = [one if isinstance(one, CrossEncoder) else CrossEncoder(one, device=device) for one in several]
-    if not models:
-        raise QontextError("reranking needs a cross-encoder")
-    result = reranked(models, opened.top(k), queries, passages)
+    if unknown := next((query for query in top.queries if query not in queries), None):
+        raise QontextError(f"the run names the query {unknown!r}, which is not in the queries")
+    needed = {*top.ids[top.codes]}
+    found = {one.id: Found(one) for one in as_passages(passages) if one.id in needed}
+    if missing := needed - found.keys():
+        raise QontextError(f"the run names the passage {min(missing)!r}, which is not in the passages")
+    scores = PairScorer(models, lambda ids: found).score(queries, top)
+    result = Run.from_codes(top.row_queries(), top.queries, top.codes, top.ids, scores)
     return _with_rest(result, opened, k) if keep_rest else result
 
 

@@ -63,11 +63,13 @@ class PairScorer:
         advance: Callable[[int], None] = _ignore,
     ) -> Array:
         """[R] the mean of the models' scores."""
-        from qontext.models.cross_encoder import score_rows
-
         found = self.find({*candidates.ids[np.unique(candidates.codes)]})
-        passages = {id: one.passage for id, one in found.items()}
-        return score_rows(self.models, candidates, queries, passages, advance)
+        pairs = [
+            (queries[candidates.queries[q]], found[candidates.ids[code]].passage)
+            for q, code in zip(candidates.row_queries(), candidates.codes)
+        ]
+        each = [model.score(pairs, advance=advance) for model in self.models]
+        return np.asarray(np.mean(each, axis=0, dtype=np.float64))
 
 
 class TokenScorer:
