@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 47743,
+    "LINES": 47737,
     "MODULES": 282,
-    "TEST_LINES": 38378,
+    "TEST_LINES": 38356,
     "MANUAL_WORDS": 19882,
     "RESULT_WORDS": 20112,
 }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -107,23 +106,6 @@ def test_signs_and_products() -> None:
     products = query @ signs.T / np.sqrt(20)
     expected = [products[:, :2].max(1).mean(), products[:, 2:].max(1).mean()]
     np.testing.assert_allclose(similarities(query, packed), expected, rtol=1e-5)
-
-
-def test_texts_without_any_token(tiny_encoder: Path, tmp_path: Path) -> None:
-    bare = shutil.copytree(tiny_encoder, tmp_path / "bare")
-    tokenizer = json.loads((bare / "tokenizer.json").read_text("utf-8"))
-    (bare / "tokenizer.json").write_text(json.dumps(tokenizer | {"post_processor": None}), "utf-8")
-    (bare / "tokenizer_config.json").write_text('{"tokenizer_class": "PreTrainedTokenizerFast"}', "utf-8")
-    encoder = Retriever(bare, precision="fp32")
-    encoder.batch_tokens = 1
-    empty, full = encoder.encode_tokens_of_queries(["", "the mill"])
-    assert empty.shape == (1, encoder.width) and not empty.any()
-    assert len(full) == len(encoder.tokenize(["the mill"], "query")[0]) and full.any()
-    packed = Packed(np.array([0, 1, 1 + len(full)]), bits_of(np.concatenate([empty, full])))
-    assert (similarities(empty, packed) == 0).all()
-    light = open_light(bare)
-    assert light is not None
-    np.testing.assert_array_equal(light.encode_tokens_of_queries([""])[0], empty)
 
 
 def test_the_light_encoder_has_the_same_token_vectors(minilm: Path) -> None:

@@ -10,7 +10,6 @@ Programs write ``==`` for one `document` or `folder`, whose name may have ``|`` 
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import operator
 import re
@@ -201,12 +200,7 @@ def passages_of(artifact: Artifact) -> str:
             remedy = "Name them with --passages."
             path = find(entry, artifact.path, "the passages of the index", remedy=remedy)
             above = open_artifact(path) if is_artifact(path) else None
-            if above is not None and above.verb == "encode":
-                return passages_of(above)
-            if above is not None and above.verb == "expand":
-                with contextlib.suppress(QontextError):  # the original passages are no longer there
-                    return passages_of(above)
-            return path
+            return passages_of(above) if above and above.verb in ("encode", "expand") else path
     raise QontextError(
         "does not record its passages", place=artifact.path, remedy="Name them with --passages."
     )
