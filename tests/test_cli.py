@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -17,10 +16,8 @@ import pytest
 from typer.testing import CliRunner
 
 from qontext import __version__, api, cli
-from qontext.frame import files, stages
+from qontext.frame import stages
 from qontext.frame.config import StageConfig
-from qontext.frame.errors import QontextError
-from qontext.frame.files import opening
 from qontext.frame.process import SENTENCE
 
 HEAVY = ("torch", "transformers", "tokenizers", "pyarrow", "numpy", "pydantic")
@@ -161,25 +158,6 @@ def test_a_command_prints_json_too(qontext: Qontext, tmp_path: Path) -> None:
     assert json.loads(line)["verb"] == "split"
 
 
-def test_quiet_says_nothing(qontext: Qontext) -> None:
-    done = qontext("split", "docs.jsonl", "--out", "p", "-q")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    assert "already finished" in qontext("split", "docs.jsonl", "--out", "p").stderr
-    assert qontext("split", "docs.jsonl", "--out", "p", "-q").stderr == ""
-
-
-def test_verbose_says_what_was_left_out(qontext: Qontext, tmp_path: Path) -> None:
-    (tmp_path / "docs.jsonl").write_text(DOCUMENT + "{\n")
-    done = qontext("split", "docs.jsonl", "--out", "p", "--on-error", "skip", "-v")
-    assert "left out: docs.jsonl:2: " in done.stderr
-
-
-def test_the_nearest_verb_is_suggested(qontext: Qontext) -> None:
-    done = qontext("spilt", "docs.jsonl")
-    assert done.returncode == 2
-    assert "No such command 'spilt'. Did you mean 'split'?" in done.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -210,12 +188,6 @@ def test_bad_input_shows_no_traceback(qontext: Qontext) -> None:
     assert done.returncode == 2 and len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize("flags", [("--max-tokens", "many"), ("--sentences", "dots"), ("--no-such-flag",)])
-def test_a_flag_that_does_not_fit_exits_with_2(flags: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(cli.app, ["split", "docs.jsonl", "--out", "p", *flags])
-    assert done.exit_code == 2 and flags[0] in done.stderr and "Traceback" not in done.stderr
-
-
 @pytest.mark.parametrize(
     "arguments",
     [["--help"], ["--version"], ["split", "--help"], ["show", "p"], ["show", "p", "--json"]],
@@ -230,14 +202,6 @@ def test_results_that_cannot_be_written_are_an_error(
         done = subprocess.run(command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True)
     assert done.returncode == 2
     assert done.stderr == "error: cannot write to standard output: no space left on device\n"
-
-
-def test_notes_that_cannot_be_written_stop_nothing(qontext: Qontext, tmp_path: Path) -> None:
-    with Path("/dev/full").open("w") as full:
-        for arguments, code in ((["split", "docs.jsonl", "--out", "p", "-v"], 0), (["show", "nowhere"], 2)):
-            command = [sys.executable, "-m", "qontext", *arguments]
-            done = subprocess.run(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=full, text=True)
-            assert done.returncode == code and bool(done.stdout) == (code == 0)
 
 
 def test_a_reader_that_stops_reading_is_no_error(qontext: Qontext, tmp_path: Path) -> None:
@@ -260,17 +224,6 @@ def test_an_out_that_is_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
     assert [p.name for p in tmp_path.iterdir()] == ["docs.jsonl"]
 
 
-def test_an_argument_that_is_given_twice_is_told(tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match="split got source twice, by its position and by its name"):
-        api.split("a", source="b", out=tmp_path / "p")
-
-
-def test_debug_shows_where(qontext: Qontext) -> None:
-    done = qontext("show", "nowhere", "--debug")
-    assert done.returncode == 2
-    assert "Traceback" in done.stderr and done.stderr.splitlines()[-1].startswith("error: ")
-
-
 def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -285,11 +238,6 @@ def test_a_fault_of_ours_is_told_from_a_fault_of_the_input(
     )
     with pytest.raises(RuntimeError):
         cli.run_guarded(fault, debug=True)
-
-
-def test_a_message_has_place_and_remedy() -> None:
-    error = QontextError("it is broken", place="docs.jsonl:3", remedy="Mend it.")
-    assert str(error) == "docs.jsonl:3: it is broken. Mend it."
 
 
 def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) -> None:
@@ -321,12 +269,6 @@ def test_an_interrupt_exits_with_130_and_says_that_it_resumes(tmp_path: Path) ->
     assert text == f"{SENTENCE}\n"
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(qontext: Qontext, shell: str) -> None:
-    done = qontext("--show-completion", shell, _TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION="1")
-    assert done.returncode == 0 and "COMPLETE" in done.stdout
-
-
 @pytest.mark.parametrize(
     ("words", "position", "completion"),
     [("qontext sp", "1", "split"), ("qontext split --max", "2", "--max-tokens")],
@@ -343,54 +285,9 @@ def test_completion_knows_verbs_and_flags(tmp_path: Path, words: str, position: 
     assert done.stdout.split() == [completion]
 
 
-def test_a_configuration_knows_which_settings_were_passed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A default is not taken for a setting that was asked for, even if it was passed with the same value."""
-    from qontext.frame import execution
-
-    configs = []
-    monkeypatch.setattr(execution, "execute", lambda stage, config, out, **more: configs.append(config))
-    with contextlib.suppress(AttributeError):  # there is no result
-        cli.app(
-            ["retrieve", "index", "--k", "1000", "--queries", "q.tsv", "--out", "x.trec"],
-            standalone_mode=False,
-        )
-    assert configs[0].model_fields_set == {"index", "k", "queries"}
-
-
-def test_a_value_that_is_no_choice_is_told_with_the_choices(qontext: Qontext) -> None:
-    done = qontext("retrieve", "x", "--scoring", "some", "--out", "y")
-    assert done.returncode == 2
-    last = done.stderr.strip().splitlines()[-1]
-    assert last == "Error: Invalid value for '--scoring': 'some' is not one of 'fp32', 'bf16', 'fp16'."
-
-
-def test_a_terminal_of_unknown_width_shows_results(qontext: Qontext) -> None:
-    assert qontext("split", "docs.jsonl", "--out", "p", "-q").returncode == 0
-    shown = qontext("show", "p", COLUMNS="0")
-    assert shown.returncode == 0 and "qontext split" in shown.stdout
-
-
 MEMORY = [
     MemoryError(),
     OSError(errno.ENOMEM, os.strerror(errno.ENOMEM)),
     RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes."),
     ImportError("libtorch_cpu.so: failed to map segment from shared object"),
 ]
-
-
-@pytest.mark.parametrize("error", MEMORY, ids=lambda error: type(error).__name__)
-def test_memory_that_ran_out_is_not_blamed_on_a_file_or_the_program(error: Exception, tmp_path: Path) -> None:
-    with pytest.raises(QontextError, match=r"^out of memory\."), files.readable_errors():
-        raise error
-    with pytest.raises(QontextError, match=r"^out of memory\."), opening(tmp_path, "JSON"):
-        raise error
-    with pytest.raises(RuntimeError, match="of another kind"), files.readable_errors():
-        raise RuntimeError("of another kind")
-
-
-def test_a_file_server_that_forgot_a_file_is_no_fault_of_the_program() -> None:
-    with (
-        pytest.raises(QontextError, match=r"^docs.jsonl: cannot be read or written: "),
-        files.readable_errors(),
-    ):
-        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), "docs.jsonl")

@@ -188,16 +188,3 @@ def test_the_release_is_published_without_a_secret() -> None:
     assert jobs["publish"]["environment"]["name"] == "pypi"
     assert "secrets." not in file.read_text(encoding="utf-8")
     assert "cyclonedx_py" in str(jobs["build"]["steps"])
-
-
-@pytest.mark.parametrize(
-    "file", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml")), ids=lambda f: f.stem
-)
-def test_issue_forms(file: Path) -> None:
-    made = yaml.safe_load(file.read_text(encoding="utf-8"))
-    if file.stem == "config":
-        assert made["blank_issues_enabled"] is False
-        return
-    assert made["name"] and made["description"]
-    ids = [field["id"] for field in made["body"]]
-    assert len(ids) == len({*ids}) and all(field["attributes"]["label"] for field in made["body"])

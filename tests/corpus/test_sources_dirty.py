@@ -6,16 +6,13 @@ import gzip
 import json
 import re
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import zstandard
 
 from qontext.corpus.sources import FieldNames, Problem, open_source
-from qontext.corpus.sources.formats import LARGEST_TEXT
 from qontext.frame.errors import QontextError
 
 GOOD = b'{"_id": "ok", "text": "fine"}'
@@ -98,20 +95,6 @@ def test_tsv(tmp_path: Path, content: bytes, place: str, kind: str) -> None:
     assert len(ids(path)) == 2
 
 
-@pytest.mark.parametrize("compress", [gzip.compress, zstandard.ZstdCompressor().compress])
-@pytest.mark.parametrize("damage", [lambda b: b[: len(b) // 2], lambda b: b[:-3], lambda b: b + b"garbage"])
-def test_damaged_compressed_files(
-    tmp_path: Path, compress: Callable[[bytes], bytes], damage: Callable[[bytes], bytes]
-) -> None:
-    path = tmp_path / "docs.jsonl.gz"
-    path.write_bytes(
-        damage(compress(b"\n".join(GOOD.replace(b"fine", b"%d" % n**12) for n in range(20_000))))
-    )
-    ((place, kind, message),) = problems(path)
-    assert kind == "damaged file" and "cannot be read from here on" in message
-    assert int(place.split(":")[1]) == len(ids(path)) + 1 > 1
-
-
 @pytest.mark.parametrize("copies", [1, 10])
 def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, copies: int) -> None:
     path = tmp_path / "docs.jsonl.gz"
@@ -123,24 +106,6 @@ def test_memory_does_not_grow_with_the_corpus(tmp_path: Path, copies: int) -> No
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 1_500_000  # the corpus is 1.5 MB, then 15 MB
-
-
-def test_texts(tmp_path: Path) -> None:
-    folder = tmp_path / "texts"
-    folder.mkdir()
-    (folder / "a.txt").write_bytes(b"one\ntwo \xff")
-    (folder / "b.txt").write_bytes(b"a\0b")
-    (folder / "c.txt").symlink_to("nowhere")
-    (folder / "d.txt").write_bytes(b"fine")
-    with (folder / "e.txt").open("wb") as file:
-        file.truncate(LARGEST_TEXT + 1)
-    assert [problem[:2] for problem in problems(folder)] == [
-        ("texts/a.txt:2", "wrong encoding"),
-        ("texts/b.txt", "NUL bytes"),
-        ("texts/c.txt", "damaged file"),
-        ("texts/e.txt", "too large"),
-    ]
-    assert ids(folder) == ["d.txt"]
 
 
 def test_parquet(tmp_path: Path) -> None:

@@ -107,11 +107,6 @@ def test_compressed_files_in_one_or_several_frames(tmp_path: Path, ending: str) 
     assert [len(d.passages) for d in read(path)] == [2, 1]
 
 
-def test_compression_is_told_by_content_not_by_name(tmp_path: Path) -> None:
-    assert len(read(write(tmp_path / "a.jsonl", gzip.compress(BEIR)))) == 2
-    assert len(read(write(tmp_path / "b.jsonl.gz", BEIR))) == 2
-
-
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "latin-1", "cp1252"])
 def test_other_encodings_byte_order_marks_and_line_ends(tmp_path: Path, encoding: str) -> None:
     content = '{"id": "1", "text": "déjà"}\r\n\r\n{"id": "2", "text": "vu"}'
@@ -249,13 +244,6 @@ def test_a_folder_of_texts(tmp_path: Path) -> None:
     assert documents[3].place == str(tmp_path / "b.txt")
 
 
-def test_files_that_are_not_read_are_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for name, content in (("a.txt", b"x"), ("b.xyz", b"\0x"), ("c.xyz.gz", gzip.compress(b"\1\2\3"))):
-        write(tmp_path / name, content)
-    api.split(tmp_path, out=tmp_path.with_name(f"{tmp_path.name}-out"))
-    assert "2 files (1 .xyz, 1 .xyz.gz) not read" in capsys.readouterr().err
-
-
 def test_text_is_read_whatever_its_ending(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write(tmp_path / "docs" / "Mail.pm", b"package Mail;\n\nsub send { }\n")
     write(tmp_path / "docs" / "Guide.pod", "=head1 NAME\n\nMail — sends caf\u00e9 letters.\n".encode())
@@ -342,25 +330,3 @@ def test_a_folder_holds_documents_or_records_whichever_are_larger(
     source = open_source(str(tmp_path), fields=FieldNames())
     assert [d.id for d in read(tmp_path)] == ids
     assert source.unread == unread
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        ([], "no document in a supported format.*ir_datasets:NAME"),
-        (["a.png"], r"no document in a supported format: 1 file \(1 .png\) not read"),
-        (["a.jsonl", "b.tsv"], r"several formats \(.jsonl, .tsv\)"),
-        (["dataset_info.json", "state.json"], "Use hf:"),
-    ],
-)
-def test_folders_that_cannot_be_read_are_refused(tmp_path: Path, make: list[str], message: str) -> None:
-    for name in make:
-        write(tmp_path / name, b"x")
-    with pytest.raises(QontextError, match=message):
-        open_source(str(tmp_path), fields=FieldNames())
-
-
-@pytest.mark.parametrize("uri", ["no/such.jsonl", "", "s3://bucket/x", "-"])
-def test_what_is_not_there_is_refused(uri: str) -> None:
-    with pytest.raises(QontextError, match=r"no such file or folder.*Pass a file"):
-        open_source(uri, fields=FieldNames())

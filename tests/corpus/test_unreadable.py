@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import gzip
 import json
-import lzma
 import random
 import zipfile
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -68,22 +66,6 @@ def unreadable(folder: Path) -> dict[str, str]:
         "minified.js": "generated code",
         "deep.eml": "damaged document",
     }
-
-
-@pytest.mark.parametrize("compress", [gzip.compress, lzma.compress])
-@pytest.mark.parametrize("damage", [lambda b: b[:-9], lambda b: b[:40] + b"garbage" + b[47:]])
-def test_damaged_mailboxes(
-    tmp_path: Path, compress: Callable[[bytes], bytes], damage: Callable[[bytes], bytes]
-) -> None:
-    mail = "".join(f"From a@b\nSubject: {n}\n\nNumber {n**9}.\n\n" for n in range(50))
-    write(tmp_path / "cut.mbox.gz", damage(compress(mail.encode())))
-    (tmp_path / "gone.mbox").symlink_to("nowhere")
-    write(tmp_path / "whole.mbox", mail)
-    items = list(open_source(str(tmp_path), fields=FieldNames()).documents())
-    problems = [(Path(item.place).name, item.kind) for item in items if isinstance(item, Problem)]
-    assert problems == [("cut.mbox.gz", "damaged file"), ("gone.mbox", "damaged file")]
-    documents = [item.id for item in items if isinstance(item, Document)]
-    assert [name for name in documents if name.startswith("whole")] == [f"whole.mbox#{n}" for n in range(50)]
 
 
 def test_unreadable_documents_are_left_out_with_a_sentence_each_and_never_stop(

@@ -99,7 +99,7 @@ def part_names() -> Iterator[tuple[str, str]]:
     yield from (("bm25", f"bm25/{name}") for name in (*bm25, "params.index.json", "vocab.index.json"))
     residual = ("codec.json", "centroids.npy", "starts.npy", "tokens.npy", "residuals.npy")
     yield from (("residual", name) for name in (*residual, "list-starts.npy", "lists.npy", "ids.parquet"))
-    yield from (("scores", name) for name in ("queries.parquet", "curves.json"))
+    yield from (("scores", name) for name in ("queries.parquet",))
 
 
 @pytest.mark.parametrize(("directory", "name"), list(part_names()))
@@ -162,7 +162,6 @@ CHANGED: list[tuple[str, str, bytes, str]] = [
     ("bm25", "bm25/vocab.index.json", b"[1]", "input should be an object"),
     ("bm25", "bm25/params.index.json", b'{"num_docs": "many"}', "num_docs: input should be a valid integer"),
     ("scores", "queries.parquet", parquet(other=["a"]), "has no column 'query'"),
-    ("scores", "curves.json", b'{"depths": 3, "curves": {}}', "depths: input should be a valid"),
     ("passages", "part-00000.parquet", parquet(id=["a"]), "has no column"),
 ]
 
@@ -176,45 +175,6 @@ def test_a_file_that_says_something_else(
 
 
 # Descriptions
-
-META_PATHS = [
-    ("verb",), ("key",), ("config",), ("inputs",), ("digest",), ("summary",), ("parts",), ("made",),
-    ("made", "seconds"), ("made", "finished"), ("made", "python"), ("made", "by"), ("made", "machine"),
-    ("made", "machine", "gpus"), ("made", "machine", "versions"),
-]  # fmt: skip
-READ_VALUES = [
-    ("vectors", "config", "kind"), ("vectors", "inputs", "encoder"), ("hnsw", "summary", "encoder"),
-    ("hnsw", "config", "backend"), ("bm25", "config", "backend"), ("fused", "summary", "weights"),
-    ("fused", "config", "method"), ("scores", "inputs", "qrels"), ("scores", "inputs", "run"),
-]  # fmt: skip
-ODD: list[Any] = [None, 5, "x", [], {}, {"x": None}, [None], -1.5, True]
-
-
-def replaced(meta: dict[str, Any], path: tuple[str, ...], value: Any) -> dict[str, Any]:
-    """The description with the value at a path; without it, where the value is `...`."""
-    changed = json.loads(json.dumps(meta))
-    inner = changed
-    for name in path[:-1]:
-        inner = inner[name]
-    inner[path[-1]] = value
-    if value is ...:
-        del inner[path[-1]]
-    return changed
-
-
-def only_sentences(read: Callable[[], Any]) -> None:
-    """Reading works, or says why not; anything else fails the test."""
-    try:
-        read()
-    except QontextError as error:
-        assert len(str(error)) < 600
-
-
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"\xff\xfe", b"null", b'{"verb": "encode"}'])
-def test_a_description_that_is_none(copy: Path, content: bytes) -> None:
-    for directory, read in READERS.items():
-        (copy / directory / META).write_bytes(content)
-        assert f"{META}: damaged" in error_of(read, directory)
 
 
 # Making it again

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -30,7 +29,6 @@ LOADERS: dict[str, Callable[[str], Any]] = {
     "classifier": lambda name: load_classifier(name, 0, None),
     "generator": read_seq2seq,
 }
-BERT_LIKE = [name for name in LOADERS if name != "generator"]
 
 
 @pytest.fixture(scope="session")
@@ -70,10 +68,6 @@ def broken(models: dict[str, Path], tmp_path: Path) -> Callable[[str], Path]:
     return make
 
 
-def edit(file: Path, **values: Any) -> None:
-    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
-
-
 def refused(kind: str, folder: Path) -> str:
     with pytest.raises(QontextError) as caught:
         LOADERS[kind](str(folder))
@@ -100,22 +94,6 @@ def test_files_that_are_cut_or_say_nothing(broken: Callable[[str], Path], kind: 
             file.write_bytes(content)
             refused(kind, folder)
         file.write_bytes(whole)
-
-
-LAYOUT: list[tuple[str, Any]] = [
-    ("modules.json", {}), ("modules.json", []), ("modules.json", [5]), ("modules.json", [{"type": 5, "path": ""}]),
-    ("modules.json", [{"type": "sentence_transformers.models.Pooling", "path": "1_Pooling"}]),
-    ("modules.json", [{"type": "x.Transformer", "path": None}]),
-    ("sentence_bert_config.json", []), ("sentence_bert_config.json", {"max_seq_length": "long"}),
-    ("sentence_bert_config.json", {"max_seq_length": -1}), ("sentence_bert_config.json", {"do_lower_case": "no"}),
-    ("config_sentence_transformers.json", {"prompts": 5}), ("config_sentence_transformers.json", {"prompts": ["x"]}),
-    ("config_sentence_transformers.json", {"prompts": {"query": 5}}),
-    ("config_sentence_transformers.json", {"default_prompt_name": []}),
-    ("config_sentence_transformers.json", {"similarity_fn_name": 5}),
-    ("1_Pooling/config.json", []), ("1_Pooling/config.json", {"pooling_mode": 5}),
-    ("1_Pooling/config.json", {"pooling_mode": [None]}), ("1_Pooling/config.json", {"include_prompt": "x"}),
-    ("1_Pooling/config.json", "mean"),
-]  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["encoder", "retriever", "generator"])

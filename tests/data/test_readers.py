@@ -119,26 +119,6 @@ def test_answers_are_lists_as_python_and_json_write_them() -> None:
     assert dpr.read_list("[1912, 'x']") == [1912, "x"] and dpr.read_list("[a]") is None
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("who\t['a']\nwho\t[a]\n", r"qa\.csv:2: the answers are '\[a\]', expected a list"),
-        ("who\t['a']\nwho\t[]\n", r"qa\.csv:2: expected a question and a list of at least one answer"),
-        ("who\t['a']\nwho\n", r"qa\.csv:2: has 1 columns"),
-    ],
-)
-def test_bad_answers(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "nq.qa.csv").write_text(text)
-    with pytest.raises(QontextError, match=message):
-        read_questions(tmp_path / "nq.qa.csv")
-
-
-def test_bad_questions_in_json(tmp_path: Path) -> None:
-    (tmp_path / "dev.json").write_text(json.dumps([{"question": "q", "answers": "a"}]))
-    with pytest.raises(QontextError, match=r"dev\.json, question 1: expected a question"):
-        read_questions(tmp_path / "dev.json")
-
-
 # Good columns for each reader of Parquet.
 COLUMNS: dict[str, dict[str, list[Any]]] = {
     "passages": {"id": ["1", "2"], "title": ["", "t"], "text": ["a", "b"], "doc": ["1", "2"]},
@@ -167,44 +147,6 @@ def test_whole_numbers_and_long_strings_are_ids(tmp_path: Path, reader: str) -> 
         for kind, ids in (("string", ["1", "2"]), ("int64", [1, 2]), ("large_string", ["1", "2"]))
     ]
     assert of_files[0] == of_files[1] == of_files[2] and len(of_files[0]) == 2
-
-
-@pytest.mark.parametrize("reader", COLUMNS)
-@pytest.mark.parametrize(
-    "values",
-    [["1", None], [True, False], [1.5, 2.5], [[1], [2]]],
-    ids=str,
-)
-def test_ids_of_other_types_are_refused(tmp_path: Path, reader: str, values: list[Any]) -> None:
-    path = parquet(tmp_path / "file.parquet", {**COLUMNS[reader], IDS[reader]: values})
-    with pytest.raises(QontextError, match=r"file\.parquet: "):
-        READERS[reader](path)
-
-
-@pytest.mark.parametrize(("reader", "name"), [(r, name) for r in COLUMNS for name in COLUMNS[r]])
-def test_each_column_must_be_there_once_and_filled(tmp_path: Path, reader: str, name: str) -> None:
-    columns = COLUMNS[reader]
-    bad = {
-        "missing": pa.table({other: values for other, values in columns.items() if other != name}),
-        "twice": pa.table([*columns.values(), columns[name]], [*columns, name]),
-        "null": pa.table({**columns, name: [columns[name][0], None]}),
-        "strange": pa.table({**columns, name: [{"a": 1}, {"a": 2}]}),
-    }
-    if reader == "judgments" and name == "query":
-        del bad["missing"], bad["null"], bad["strange"]  # which is not read
-    for what, table in bad.items():
-        pq.write_table(table, tmp_path / f"{what}.parquet")
-        with pytest.raises(QontextError, match=rf"{what}\.parquet: "):
-            READERS[reader](tmp_path / f"{what}.parquet")
-
-
-def test_a_null_is_named_by_its_row(tmp_path: Path) -> None:
-    rows = 200_000  # more than a batch
-    texts = ["x"] * rows
-    texts[150_000] = None  # type: ignore[call-overload]
-    path = parquet(tmp_path / "q.parquet", {"id": list(map(str, range(rows))), "text": texts})
-    with pytest.raises(QontextError, match=r"q\.parquet: row 150001: the column 'text' is empty \(null\)"):
-        read_queries(path)
 
 
 @pytest.mark.parametrize("reader", COLUMNS)

@@ -18,11 +18,6 @@ QRELS = "q1 0 a 1\nq1 0 b 0\nq2 0 c 2\nq3 0 d 1\n"
 RUN = "q1 Q0 a 1 3.0 x\nq1 Q0 b 2 2.0 x\nq2 Q0 a 1 2.0 x\nq2 Q0 c 2 1.5 x\nq9 Q0 a 1 1.0 x\n"
 
 
-def one_line(capsys: pytest.CaptureFixture[str]) -> str:
-    """The words to the user, without the breaks of the lines."""
-    return " ".join(capsys.readouterr().err.split())
-
-
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
     (tmp_path / "run.trec").write_text(RUN)

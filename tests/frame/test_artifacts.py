@@ -91,15 +91,6 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path: Path) -> None:
     assert leftovers(tmp_path) == ["config.json"]
 
 
-def test_sweep_removes_this_writers_leavings_only(tmp_path: Path) -> None:
-    for name in (".tmp-0.77-a", ".tmp-1-of-2.77-b", "deep/.tmp-0.77-c", "part"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("")
-    (tmp_path / ".tmp-0.77-folder").mkdir()
-    Workdir(tmp_path, "0").sweep()
-    assert leftovers(tmp_path) == [".tmp-1-of-2.77-b", "deep", "part"]
-
-
 @pytest.mark.parametrize("folder", [False, True])
 def test_a_full_disk_is_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Path, folder: bool
@@ -118,14 +109,6 @@ def test_a_full_disk_is_a_sentence(
             with work.write("part") as path:
                 path.write_text("x")
     assert leftovers(work.path) == []
-
-
-def test_a_place_that_cannot_be_written(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(QontextError, match="a file is in the way"):
-        make(source, source / "out")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(QontextError, match=r"a file is in the way|not written by Qontext"):
-        make(source, tmp_path / "file")
 
 
 # States
@@ -248,33 +231,6 @@ def test_a_rank_that_begins_leaves_alone_what_another_one_writes(
     assert (tmp_path / "recipe.toml").read_text() == "text"
 
 
-def test_a_directory_that_is_finished_while_another_process_looks(
-    tmp_path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    artifact = make(source, tmp_path / "out")
-    (artifact.path / artifacts.META).rename(tmp_path / artifacts.META)
-    (artifact.path / artifacts.CLAIM).write_text("{}")
-    read = artifacts.read_description
-
-    def finish_first(path: Path) -> dict[str, Any]:
-        if path.name == artifacts.CLAIM:
-            (tmp_path / artifacts.META).rename(artifact.path / artifacts.META)
-            path.unlink()
-        return read(path)
-
-    monkeypatch.setattr(artifacts, "read_description", finish_first)
-    assert artifacts.state(artifact.path, artifact.meta["key"])[0] == "done"
-
-
-def test_differences_in_words() -> None:
-    old = {"verb": "split", "format": 1, "config": {"n": 1}, "inputs": {"a": {"path": "x", "digest": "1"}}}
-    new = {"verb": "split", "format": 2, "config": {"n": 2}, "inputs": {"a": {"path": "y", "digest": "2"}}}
-    assert artifacts.differences(old, new) == (
-        "n was 1 and is now 2; a was x and is now y; it was written in format 1, this version writes 2"
-    )
-    assert artifacts.differences(old, {**new, "verb": "tokens"}) == "it was written by 'qontext split'"
-
-
 def test_logs_are_no_part_of_the_digest(tmp_path: Path, source: Path) -> None:
     one, two = make(source, tmp_path / "one"), make(source, tmp_path / "two")
     assert one.meta["parts"]["logs/times.json"] != two.meta["parts"]["logs/times.json"]
@@ -287,22 +243,6 @@ def test_verify_names_what_changed(tmp_path: Path, source: Path) -> None:
     (tmp_path / "out" / "part.txt").write_text("tampered")
     (tmp_path / "out" / "logs" / "times.json").unlink()
     assert sorted(artifact.verify()) == ["logs/times.json", "part.txt"]
-
-
-def test_opening_what_is_no_artifact(tmp_path: Path, source: Path) -> None:
-    with pytest.raises(QontextError, match="no such directory"):
-        artifacts.open_artifact(tmp_path / "nowhere")
-    with pytest.raises(QontextError, match="not a Qontext directory"):
-        artifacts.open_artifact(tmp_path)
-    make(source, tmp_path / "out")
-    with pytest.raises(QontextError, match="expected the output of 'qontext split', found that of"):
-        artifacts.open_artifact(tmp_path / "out", verb="split")
-    (tmp_path / "out" / "meta.json").write_text("[1, 2")
-    with pytest.raises(QontextError, match=r"meta.json: damaged: not JSON"):
-        artifacts.open_artifact(tmp_path / "out")
-    (tmp_path / "out" / "meta.json").write_text(json.dumps([1]))
-    with pytest.raises(QontextError, match=r"meta.json: damaged: input should be an object"):
-        artifacts.open_artifact(tmp_path / "out")
 
 
 # Locks
@@ -344,20 +284,6 @@ def test_a_lock_ends_with_its_holder_though_a_forked_child_lives_on(tmp_path: Pa
             assert make(source, out).summary == {"words": 1}
         finally:
             os.kill(child, 9)
-
-
-@pytest.mark.parametrize("folder", [False, True])
-def test_a_disk_error_that_a_library_tells_in_its_own_words(tmp_path: Path, folder: bool) -> None:
-    """safetensors and numpy raise no OSError with a number."""
-    work = Workdir(tmp_path)
-    for error in (
-        Exception("Error while serializing: I/O error: No space left on device (os error 28)"),
-        OSError("1000 requested and 12 written"),
-    ):
-        with pytest.raises(QontextError, match=r"part: the disk is full.*resumes"):
-            with work.write_folder("part") if folder else work.write("part"):
-                raise error
-    assert leftovers(work.path) == []
 
 
 @pytest.mark.parametrize(

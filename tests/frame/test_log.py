@@ -19,15 +19,6 @@ api.split(sys.argv[1], out=sys.argv[2])
 """
 
 
-def test_brackets_and_colons_in_names_are_not_markup(capsys: pytest.CaptureFixture[str]) -> None:
-    log.show_table("split → a[/b]", {"[red]name": "x[/y] :smile:"})
-    log.show_rows("a[/b]", [{"[red]name": "x[/y] :smile:"}])
-    shown = capsys.readouterr().out
-    assert shown.count("a[/b]") == 2
-    assert shown.count("[red]name") == 2
-    assert shown.count("x[/y] :smile:") == 2
-
-
 def _split_from_python(tmp_path: Path, setup: str) -> subprocess.CompletedProcess[str]:
     (tmp_path / "docs.jsonl").write_text('{"id": "1", "text": "A passage."}\n')
     code = SPLIT.format(setup=setup)
@@ -41,21 +32,6 @@ def test_a_library_user_hears_nothing_of_notes(tmp_path: Path) -> None:
     done = _split_from_python(tmp_path, "")
     assert done.stdout == ""
     assert done.stderr == ""
-
-
-def test_a_library_user_can_redirect_messages(tmp_path: Path) -> None:
-    done = _split_from_python(
-        tmp_path, "import logging; logging.basicConfig(level=logging.INFO, format='%(name)s|%(message)s')"
-    )
-    assert done.stdout == ""
-    assert "qontext|" in done.stderr
-    assert "nothing to do" in done.stderr
-
-
-def test_warnings_reach_a_library_user_by_default() -> None:
-    code = "from qontext.frame import log; log.note('a note'); log.warn('50 % is missing')"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stderr == "50 % is missing\n"
 
 
 def test_levels_of_the_command_line(capsys: pytest.CaptureFixture[str]) -> None:
@@ -82,28 +58,6 @@ def test_warnings_only_is_taken_back(capsys: pytest.CaptureFixture[str]) -> None
         raise ValueError
     log.note("after")
     assert capsys.readouterr().err == "warning: loud\nafter\n"
-
-
-def test_a_message_that_quotes_an_endless_id_is_shortened(capsys: pytest.CaptureFixture[str]) -> None:
-    log.show(log.NOTE)
-    log.warn(f"{'x' * 100_000} is unknown")
-    shown = capsys.readouterr().err
-    assert len(shown) < 2_100 and shown.startswith("warning: xxx") and shown.endswith("xxx is unknown\n")
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [
-        (59.6, "1 min"),
-        (90, "1 min 30 s"),
-        (180, "3 min"),
-        (7_200, "2 h"),
-        (8_000, "2 h 13 min"),
-        (3.2, "3 s"),
-    ],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert log.duration(seconds) == text
 
 
 def test_progress_of_resumed_work_counts_the_rate_from_where_it_resumed(

@@ -15,7 +15,6 @@ import pytest
 from qontext.frame import process
 from qontext.frame.artifacts import Workdir
 from qontext.frame.errors import QontextError
-from qontext.models import hub
 
 VARIABLES = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "OMP_NUM_THREADS")
 
@@ -43,7 +42,6 @@ def test_the_environment_of_a_launch_is_read_in_one_place_and_nobody_polls_but_t
     assert {name for name, text in sources.items() if "time.sleep(" in text} == {
         "frame/process.py",
         "corpus/sources/web.py",  # the pause between requests
-        "retrieve/ask/prepared.py",  # until another process has updated the index
         "queries/generators/llm.py",  # the pause before another attempt
         "retrieve/index/servers/milvus.py",  # until the server has built its index
     }
@@ -72,22 +70,6 @@ def test_one_of_several(environment):
     assert (process.rank(), process.world(), process.local_rank(), process.speaks()) == (2, 3, 0, False)
 
 
-@pytest.mark.parametrize("name", ["RANK", "WORLD_SIZE", "LOCAL_RANK"])
-@pytest.mark.parametrize("value", ["abc", "-1", "1.0", " 1", "1_0", "\u0661", "9" * 5000, "²", "0x1"])
-def test_what_is_no_number_is_refused(environment, name, value):
-    environment(**{name: value})
-    with pytest.raises(QontextError, match=name) as error:
-        process.rank(), process.local_rank()
-    assert len(str(error.value)) < 2000
-
-
-@pytest.mark.parametrize("values", [{"WORLD_SIZE": "0"}, {"RANK": "1"}, {"RANK": "2", "WORLD_SIZE": "2"}])
-def test_a_rank_that_is_not_in_the_group_is_refused(environment, values):
-    environment(**values)
-    with pytest.raises(QontextError, match="WORLD_SIZE is"):
-        process.share("0/1")
-
-
 @pytest.mark.parametrize(
     ("values", "says"),
     [
@@ -105,14 +87,6 @@ def test_a_group_without_a_meeting_point_is_refused(environment, values, says):
 
 
 @pytest.mark.parametrize(
-    ("value", "threads"), [("", 0), ("3", 3), ("4,2", 4), (" 2 ", 2), ("abc", 0), ("-1", 0), ("²", 0)]
-)
-def test_threads(environment, value, threads):
-    environment(OMP_NUM_THREADS=value)
-    assert process.threads() == threads
-
-
-@pytest.mark.parametrize(
     "values",
     [{"RANK": "abc"}, {"WORLD_SIZE": "0"}, {"WORLD_SIZE": "-1"}, {"RANK": "1"}],
     ids=str,
@@ -122,33 +96,6 @@ def test_a_command_refuses_a_broken_environment(tmp_path, values):
     done = subprocess.run(command, env={**os.environ, **values}, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith("error: the environment variable")
     assert done.stderr.count("\n") == 1 and not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize(
-    "values", [{"COLUMNS": "abc"}, {"OMP_NUM_THREADS": "abc"}, {"NO_PROXY": "[::1,,*:x"}, {"TERM": "odd"}], ids=str
-)  # fmt: skip
-def test_a_command_works_in_an_odd_environment(tmp_path, values):
-    (tmp_path / "docs.jsonl").write_text('{"_id": "a", "text": "Some words."}\n')
-    command = [
-        sys.executable,
-        "-m",
-        "qontext",
-        "split",
-        str(tmp_path / "docs.jsonl"),
-        "--out",
-        str(tmp_path / "made"),
-    ]
-    done = subprocess.run(command, env={**os.environ, **values}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-
-
-@pytest.mark.parametrize("value", ["http://u:secret@127.0.0.1:{}", "127.0.0.1:{}", "HTTP://127.0.0.1:{}/"])
-def test_a_proxy_is_asked_in_place_of_the_hub(monkeypatch, value):
-    import socket
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        monkeypatch.setenv("HTTPS_PROXY", value.format(listener.getsockname()[1]))
-        assert hub.reachable("https://nowhere.invalid")
 
 
 def test_a_hub_that_does_not_speak_http_is_one_sentence(tmp_path):

@@ -64,22 +64,6 @@ def test_a_directory_runs_no_code(clone: Path, command: Callable[..., tuple[int,
     assert not (clone / "MARKER").exists()
 
 
-def test_an_egg_info_of_the_current_folder_is_no_installed_package(clone: Path) -> None:
-    """Also where Python was started with `-m` in the folder, and after a class of it was named."""
-    for words in (
-        ["generate", "p.jsonl", "--generator", "plain-name", "--out", "o"],
-        ["run", "entry-point.toml"],
-    ):
-        done = subprocess.run(
-            [sys.executable, "-m", "qontext", *words], cwd=clone, capture_output=True, text=True
-        )
-        assert done.returncode == 2 and "unknown generator 'plain-name'" in done.stderr
-    assert not (clone / "MARKER").exists()
-    code = "import sys; sys.path.append('.'); from qontext.queries.generators import GENERATORS; print(GENERATORS.names())"
-    names = subprocess.check_output([sys.executable, "-P", "-c", code], cwd=clone, text=True)
-    assert "plain-name" not in names and "keyphrase" in names
-
-
 def test_the_command_line_and_trust_run_it(clone: Path, command: Callable[..., tuple[int, str]]) -> None:
     for words in (
         ["generate", "p.jsonl", "--generator", "helper:X", "--out", "o1"],

@@ -9,13 +9,11 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.models.conftest import save_checkpoint
 from transformers import AutoModel
 
 from qontext.frame.errors import QontextError
 from qontext.models.encoder import Encoder, load_encoder
 from qontext.models.retriever import Retriever
-from qontext.retrieve.reuse import properties_of
 
 
 def small_batch(encoder: Encoder) -> tuple[torch.Tensor, torch.Tensor]:
@@ -40,11 +38,6 @@ def test_hidden_states_and_logits_equal_the_librarys(checkpoint: tuple[Path, Any
         logits = model(ids, attention_mask=mask.long()).logits
         torch.testing.assert_close(encoder.mlm_logits(hidden[-1][mask]), logits[mask])
     assert encoder.hidden_size == 32 and encoder.num_layers == 4 and encoder.vocab_size == 160
-
-
-@pytest.mark.parametrize("kind", ["camembert", "xlm-roberta"])
-def test_robertas_siblings_equal_the_librarys(kind: str, tmp_path: Path) -> None:
-    test_hidden_states_and_logits_equal_the_librarys((tmp_path, save_checkpoint(kind, tmp_path)))
 
 
 def test_padding_and_neighbors_change_nothing(checkpoint: tuple[Path, Any]) -> None:
@@ -104,20 +97,6 @@ def test_copied_layers_continue_as_the_backbone_would(checkpoint: tuple[Path, An
         torch.testing.assert_close(head(middle, mask)[mask], last[mask])
     ours = {p.data_ptr() for p in encoder.parameters()}
     assert not ours & {p.data_ptr() for p in head.parameters()}
-
-
-def test_copies_of_frozen_layers_are_trained(bert: Path) -> None:
-    encoder = load_encoder(str(bert)).requires_grad_(False)
-    head = encoder.fresh_layers(1, copy_from=(0,))
-    assert all(p.requires_grad for p in head.parameters())
-    assert not any(p.requires_grad for p in encoder.parameters())
-
-
-def test_copies_of_layers_that_are_not_there_are_refused(bert: Path) -> None:
-    encoder = load_encoder(str(bert))
-    for n, wrong in ((2, (10, 11)), (1, (4,)), (1, (-1,)), (3, (0, 1))):
-        with pytest.raises(QontextError, match=r"layers 0 to 3"):
-            encoder.fresh_layers(n, copy_from=wrong)
 
 
 def test_fresh_layers_are_new_seeded_and_of_the_backbones_kind(checkpoint: tuple[Path, Any]) -> None:
@@ -217,13 +196,6 @@ def test_positions_are_those_that_the_embeddings_add(checkpoint: tuple[Path, Any
     if encoder.config.model_type == "electra":
         expected = encoder.backbone.embeddings_project(expected)
     assert encoder.positions(ids.shape[1]).allclose(expected, atol=1e-6)
-
-
-def test_what_identifies_the_weights_has_nothing_random(checkpoint: tuple[Path, Any]) -> None:
-    """A folder without weights for a pooler, as a masked language model's, is the same encoder whenever it is loaded."""
-    folder, _ = checkpoint
-    first, second = (properties_of(Retriever(folder, device="cpu"), "fp32")["weights"] for _ in range(2))
-    assert first == second
 
 
 def test_a_retriever_without_all_weights_is_refused(bert: Path, tmp_path: Path) -> None:

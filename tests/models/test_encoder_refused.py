@@ -39,34 +39,11 @@ def broken(bert: Path, tmp_path: Path) -> Callable[..., Path]:
     return copy
 
 
-def test_half_of_an_encoder_decoder_is_refused_with_the_list_of_those_that_fit(tmp_path: Path) -> None:
-    from transformers import BartConfig
-
-    BartConfig().save_pretrained(tmp_path)
-    message = refused(str(tmp_path))
-    assert "bart" in message and "bert, ernie" in message and "qwen3" in message
-
-
-def test_a_bert_that_reads_left_to_right_is_refused(bert: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(bert, tmp_path / "decoder")
-    settings = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(settings | {"is_decoder": True}))
-    assert "as a decoder" in refused(str(folder))
-
-
 def test_an_architecture_that_only_remote_code_knows_runs_none(tmp_path: Path) -> None:
     (tmp_path / "configuration_x.py").write_text("raise SystemExit('remote code ran')")
     settings = {"model_type": "unheard-of", "auto_map": {"AutoConfig": "configuration_x.X"}}
     (tmp_path / "config.json").write_text(json.dumps(settings))
     assert "needs code from its folder, which is never executed" in refused(str(tmp_path))
-
-
-def test_a_misspelled_preset_gets_the_nearest(bert: Path) -> None:
-    assert "Did you mean 'small'?" in refused("smal", tokenizer=str(bert))
-
-
-def test_a_preset_needs_a_tokenizer() -> None:
-    assert "--tokenizer" in refused("mini")
 
 
 def test_a_name_is_looked_for_and_offline_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,10 +66,6 @@ def test_an_incomplete_directory_says_what_it_lacks(
     broken: Callable[..., Path], missing: str, message: str
 ) -> None:
     assert message in refused(str(broken(missing)))
-
-
-def test_a_path_that_is_not_there(tmp_path: Path) -> None:
-    assert "no such" in refused(str(tmp_path / "nothing"))
 
 
 def test_an_unfinished_artifact_is_no_encoder(bert: Path, tmp_path: Path) -> None:
@@ -128,10 +101,6 @@ def test_a_tokenizer_with_more_ids_than_the_encoder(tmp_path: Path) -> None:
     assert "does not fit the encoder" in refused(str(tmp_path))
 
 
-def test_another_vocabulary_than_the_encoders(bert: Path, minilm: Path) -> None:
-    assert "another vocabulary" in refused(str(bert), tokenizer=str(minilm))
-
-
 def test_a_padding_id_that_would_shift_the_positions(tmp_path: Path) -> None:
     save_checkpoint("roberta", tmp_path, tokenizer=wordpiece(BERT_STYLE))
     assert "its padding id is 0" in refused(str(tmp_path))
@@ -150,22 +119,6 @@ def test_a_tokenizer_that_adds_no_cls(tmp_path: Path) -> None:
     tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
     save_checkpoint("bert", tmp_path, tokenizer=tokenizer)
     assert "does not put [CLS]" in refused(str(tmp_path))
-
-
-def test_a_file_that_is_no_tokenizer(tmp_path: Path) -> None:
-    (tmp_path / "tokenizer.json").write_text('{"version": "1.0"}')
-    assert "not a tokenizer.json" in refused("tiny", tokenizer=str(tmp_path / "tokenizer.json"))
-    assert "not a tokenizer.json" in refused("tiny", tokenizer=str(tmp_path))
-
-
-def test_an_unknown_attention_lists_the_known(bert: Path) -> None:
-    assert "sdpa, eager" in refused(str(bert), attention="fast")
-
-
-def test_an_encoder_without_its_tokenizer_gets_none_made_up(bert: Path, tmp_path: Path) -> None:
-    for name in ("config.json", "model.safetensors"):
-        (tmp_path / name).write_bytes((bert / name).read_bytes())
-    assert "contains no readable tokenizer" in refused(str(tmp_path))
 
 
 @pytest.mark.parametrize("verb", ["encode", "pretrain", "finetune", "train_reranker", "adapt"])

@@ -136,15 +136,6 @@ def test_a_new_head_is_tied_even_where_the_configuration_unties_it(tmp_path: Pat
     assert again.model.get_output_embeddings().weight is again.model.get_input_embeddings().weight
 
 
-def test_without_the_head_both_libraries_load_silently(minilm: Path, tmp_path: Path) -> None:
-    folder = saved(load_encoder(str(minilm)), tmp_path / "saved", mlm_head=False)
-    assert set(load_file(folder / "model.safetensors")) == {
-        name for name in load_file(minilm / "model.safetensors") if not name.endswith("position_ids")
-    }
-    _, report = AutoModel.from_pretrained(folder, output_loading_info=True)
-    assert not any(report.values())
-
-
 def test_a_preset_has_the_named_size_and_is_loadable(bert: Path, tmp_path: Path) -> None:
     from qontext.models.folder import PRESETS
 
@@ -158,23 +149,6 @@ def test_a_preset_has_the_named_size_and_is_loadable(bert: Path, tmp_path: Path)
     assert sizes == {"tiny": (2, 128, 64), "mini": (4, 256, 64), "small": (6, 384, 64), "base": (12, 768, 64)}
 
 
-def test_a_preset_takes_a_tokenizer_json_alone(bert: Path) -> None:
-    from_folder = load_encoder("tiny", tokenizer=str(bert)).tokenizer
-    alone = load_encoder("tiny", tokenizer=str(bert / "tokenizer.json")).tokenizer
-    assert alone.get_vocab() == from_folder.get_vocab()
-    assert alone.special_tokens_map == from_folder.special_tokens_map
-
-
 def test_half_precision_weights_become_masters_in_fp32(tmp_path: Path) -> None:
     save_checkpoint("bert", tmp_path).half().save_pretrained(tmp_path)
     assert {p.dtype for p in load_encoder(str(tmp_path)).parameters()} == {torch.float32}
-
-
-def test_an_older_sentence_transformers_layout_is_found(bert: Path, tmp_path: Path) -> None:
-    encoder = load_encoder(str(bert))
-    saved(encoder, tmp_path / "0_Transformer")
-    modules = [
-        {"idx": 0, "name": "0", "path": "0_Transformer", "type": "sentence_transformers.models.Transformer"}
-    ]
-    (tmp_path / "modules.json").write_text(json.dumps(modules))
-    assert torch.equal(cls_vectors(load_encoder(str(tmp_path))), cls_vectors(encoder))

@@ -36,7 +36,6 @@ DECODER = {
     "eos_token_id": 1,
     "bos_token_id": 2,
 }
-ROPE = {"rope_theta": 10_000.0, "rope_type": "default"}
 
 
 def _config(name: str, **changes: Any) -> Any:

@@ -10,8 +10,6 @@ from typing import Any
 
 import pytest
 from tests.release.hub_server import TOKEN, Hub, running_hub
-from tests.retrieve.conftest import SIZES
-from tests.tiny import save_bert
 
 from qontext import api
 from qontext.frame import trust
@@ -138,16 +136,6 @@ def test_figures_are_in_the_index(made: Path, beir: Path, tmp_path: Path) -> Non
     assert [m["type"] for m in measured["metrics"]] == ["ndcg_at_10", "r_at_20"]
 
 
-def test_a_public_repository_needs_the_word(hub: Hub, made: Path) -> None:
-    api.push(made, "me/open", public=True)
-    assert hub.visibility == {"me/open": "public"} and len(hub.commits) == 1
-    with pytest.raises(QontextError, match=r"the repository me/open is public\. Add --public"):
-        api.push(made, "me/open")
-    assert len(hub.commits) == 1
-    api.push(made, "me/open", public=True)
-    assert len(hub.commits) == 2
-
-
 def test_a_token_is_needed_and_stays_secret(
     hub: Hub, made: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -178,19 +166,6 @@ def test_only_the_user_names_a_repository(hub: Hub, made: Path) -> None:
     ):
         run(settings)
     assert hub.requests == []
-
-
-def test_what_cannot_be_pushed(made: Path, tmp_path: Path, minilm: Path) -> None:
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(QontextError, match=r"contains no model: it has no config\.json"):
-        api.push(tmp_path / "empty", "me/retriever", dry_run=True)
-    linked = save_bert(tmp_path / "linked", minilm, **SIZES)
-    (tmp_path / "secret.json").write_text(json.dumps({"key": 1}))
-    (linked / "other.json").symlink_to(tmp_path / "secret.json")
-    with pytest.raises(
-        QontextError, match=r"other.json: is a link: what it leads to may not belong to the model"
-    ):
-        api.push(linked, "me/retriever", dry_run=True)
 
 
 def test_what_adapt_made_is_pushed_with_its_figures(made: Path, tmp_path: Path) -> None:

@@ -56,14 +56,6 @@ def test_several_queries_are_answered_in_order(site: Running) -> None:
     assert [hit["passage"] for hit in both[1]["hits"]] == [hit["passage"] for hit in alone["hits"]]
 
 
-def test_many_results_are_those_of_few(site: Running) -> None:
-    many = search(site, query=["engine", "boat"], k=200, system="vectors")["results"]
-    for result in many:
-        few = search(site, query=result["query"], k=10, system="vectors")["results"][0]["hits"]
-        assert len(result["hits"]) == 200
-        assert [hit | {"score": 0} for hit in result["hits"][:10]] == [hit | {"score": 0} for hit in few]
-
-
 def test_every_system_can_be_named(site: Running) -> None:
     names = [m["id"] for m in site.http.get("/v1/models").json()["data"] if "search" in m["capabilities"]]
     assert names == [
@@ -127,11 +119,6 @@ def test_passages_of_any_parquet_file_and_with_several_folders_are_served(tmp_pa
     metadata = ['{"folder": ["x", "y"]}', '{"folder": "z"}']
     pq.write_table(pa.table({**columns, "metadata": metadata}), tmp_path / "folders.parquet")
     assert Passages.read(str(tmp_path / "folders.parquet")).folders == ["x", "y", "z"]
-
-
-def test_a_query_without_words_of_the_index_has_no_results_by_words(site: Running) -> None:
-    assert search(site, query="xyzzy", system="bm25")["results"][0]["hits"] == []
-    assert len(search(site, query=["xyzzy", "boat"], system="mine")["results"][0]["hits"]) == 10
 
 
 def test_vectors_are_those_of_the_encoder(site: Running, world: World) -> None:
@@ -236,15 +223,6 @@ BAD: dict[str, tuple[str, Any, int]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("case", BAD)
-def test_bad_requests_are_answered_with_a_sentence(site: Running, case: str) -> None:
-    path, body, status = BAD[case]
-    answer = site.http.post(path, json=body)
-    assert answer.status_code == status, answer.text
-    error = answer.json()["error"]
-    assert error["message"] and len(error["message"]) < 1000 and error["type"]
-
-
 @pytest.mark.parametrize(
     ("path", "body", "message"),
     [
@@ -261,38 +239,6 @@ def test_a_bad_request_is_told_what_is_wrong(site: Running, path: str, body: Any
     assert site.http.post(path, json=body).json()["error"]["message"].startswith(message)
 
 
-RAW = {
-    "malformed": (b'{"query": ', 400),
-    "not JSON": (b"query=boat", 400),
-    "a list": (b"[]", 422),
-    "nothing": (b"", 422),
-    "NaN": (b'{"query": "a", "k": NaN}', 422),
-    "a lone surrogate": (b'{"query": "\\ud800"}', 422),
-    "not UTF-8": (b'{"query": "\xff"}', 400),
-    "deep nesting": (b'{"query": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", 400),
-    "too large": (b'{"query": "' + b"a" * 5_000_000 + b'"}', 413),
-}
-
-
-@pytest.mark.parametrize("case", RAW)
-def test_bytes_that_are_no_request(site: Running, case: str) -> None:
-    body, status = RAW[case]
-    answer = site.http.post("/v1/search", content=body, headers={"Content-Type": "application/json"})
-    assert answer.status_code == status, answer.text
-    assert answer.json()["error"]["message"]
-
-
-@pytest.mark.parametrize("kind", [None, "text/plain", "application/x-www-form-urlencoded"])
-def test_a_request_that_is_not_sent_as_json(site: Running, kind: str | None) -> None:
-    answer = site.http.post(
-        "/v1/search", content=b'{"query": "boat"}', headers={"Content-Type": kind} if kind else {}
-    )
-    assert answer.status_code == 415
-    assert "Content-Type: application/json" in answer.json()["error"]["message"]
-    responses = site.http.get("/openapi.json").json()["paths"]["/v1/search"]["post"]["responses"]
-    assert str(answer.status_code) in responses
-
-
 def test_a_large_request_without_a_length_is_refused(site: Running) -> None:
     def stream() -> Any:
         for _ in range(100):
@@ -303,17 +249,6 @@ def test_a_large_request_without_a_length_is_refused(site: Running) -> None:
     except httpx.WriteError:  # it was refused while it was being sent
         return
     assert answer.status_code == 413
-
-
-def test_unknown_addresses_and_methods(site: Running) -> None:
-    assert site.http.get("/v1/nothing").status_code == 404
-    assert site.http.get("/v1/search").status_code == 405
-    assert site.http.get("/v1/models/nothing").json()["error"]["type"] == "not_found_error"
-
-
-def test_surprising_text_is_text(site: Running) -> None:
-    for text in ("\0", "\u200b x", "🜁" * 50, "'; DROP TABLE passages; --", "<b>&amp;", "a\u0301" * 99):
-        search(site, query=text + " boat")
 
 
 @pytest.mark.parametrize(

@@ -68,22 +68,6 @@ def test_all_pairs_are_judged_once_in_their_order(
     assert f"Your verdict so far: {verdicts[keys[-1]]}" in before and list(verdicts) == keys
 
 
-def test_a_page_does_not_tell_the_kind(page: Running, drawn: list[JudgedPair]) -> None:
-    for pair in drawn:
-        text = page.http.get("/", params={"pair": pair.key}).text
-        assert "passage_" not in text and "query" not in text.lower().replace(pair.context.lower(), "")
-
-
-def test_what_is_no_verdict_is_refused(page: Running, drawn: list[JudgedPair], tmp_path: Path) -> None:
-    key = drawn[0].key
-    for form in ({"pair": "other", "verdict": "high"}, {"pair": key, "verdict": "maybe"}, {"pair": key}, {}):
-        assert page.http.post("/", data=form).status_code == 404, form
-    assert page.http.get("/", params={"pair": "other"}).status_code == 404
-    evil = {"Origin": "http://evil.example"}
-    assert page.http.post("/", data={"pair": key, "verdict": "high"}, headers=evil).status_code == 403
-    assert read_votes(tmp_path / "study" / "votes-anna.jsonl") == {}
-
-
 def test_double_submits_count_once_and_the_last_word_counts(
     page: Running, drawn: list[JudgedPair], tmp_path: Path
 ) -> None:

@@ -149,18 +149,6 @@ def test_an_agent_reads_on_asks_in_parts_and_names_places(tmp_path: Any) -> None
     service.close()
 
 
-def test_sub_queries_without_a_kind_are_fused() -> None:
-    from qontext.retrieve.ask.questions import SubQuery as Part
-    from qontext.retrieve.ask.questions import parse
-    from qontext.serve.mcp import SubQuery, _text
-
-    queries = [SubQuery(text="the bell"), SubQuery(by="words", text="a\nlamp"), SubQuery(text="words: boat")]
-    expected = [Part("the bell"), Part("a lamp", "words"), Part("words: boat")]
-    assert parse(_text("", queries)) == expected
-    assert parse(_text("who\nasks?", queries)) == [Part("who asks?"), *expected]
-    assert _text(" ", []) == " " and not _text("", [SubQuery(text=" ")])
-
-
 def test_the_collection_as_a_whole_is_its_own_source(world: World) -> None:
     from qontext.serve.mcp import build
     from qontext.serve.verb import open_service
@@ -264,18 +252,6 @@ def test_examples_of_a_collection_are_titles_that_say_something() -> None:
     about = describe(passages_of(*mixed))
     assert about.count("Lamps of harbor") == 5 and "PMC" not in about
     assert "Leuchttürme" in describe(passages_of(("a", "Leuchttürme", "Ein Turm."), ("b", "灯塔", "塔。")))
-
-
-def test_close_ids_are_found_in_a_large_collection() -> None:
-    passages = passages_of(*((f"folder{n % 7}/Report-{n}.txt", "", "A boat.") for n in range(700)))
-    assert len(passages.similar_documents("nothing")) <= 100
-    for near in (
-        "report-123.txt",
-        "folder4/report-123.txt",
-        "folder4/Report-123.txt#2",
-        "folder4/Report-123",
-    ):
-        assert "folder4/Report-123.txt" in passages.similar_documents(near)
 
 
 def test_no_stream_is_held_open_on_which_nothing_is_sent(site: Running) -> None:

@@ -9,7 +9,6 @@ import pytest
 
 from qontext import api
 from qontext.frame.artifacts import open_artifact
-from qontext.frame.errors import QontextError
 from qontext.workflow.sweep import axes_of, expand
 from qontext.workflow.tables import find_recipe, read_arms
 
@@ -122,48 +121,6 @@ def test_a_table_and_the_first_passages_side_by_side(sweep: str, tmp_path: Path)
     first, _, second = (out / "sweep.md").read_text().partition("**Sweep, again**")
     assert "| arm | MRR@10 | n | difference | p |" in first and first.count("| 2 |") == 4
     assert "| arm | MRR@10 | nDCG@10 |" in second and second.count("| judged twice |") == 1
-
-
-def test_a_change_of_a_step_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
-    api.run(sweep, out=tmp_path / "out", set=("again.relevant=1", "search.k=1"), small=True)
-    assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
-    with pytest.raises(QontextError, match=r"unknown step of s\.toml 'agian'. .*Did you mean 'again'"):
-        api.run(sweep, out=tmp_path / "out", set=("agian.relevant=2",))
-
-
-def test_a_change_of_an_input_that_some_arms_lack(sweep: str, tmp_path: Path) -> None:
-    again = tmp_path / "again.toml"
-    again.write_text(f"{again.read_text()}relevant = '$grade'\n[inputs]\ngrade = 2\n")
-    api.run(sweep, out=tmp_path / "out", set=("inputs.grade=1",), small=True)
-    assert open_artifact(tmp_path / "out" / "again").config["relevant"] == 1
-    with pytest.raises(QontextError, match=r"unknown input of s\.toml 'inputs\.graed'.*'inputs\.grade'"):
-        api.run(sweep, out=tmp_path / "out", set=("inputs.graed=1",), small=True)
-    own = ("inputs.own=1", "again.relevant=$own")
-    api.run(sweep, out=tmp_path / "own", set=own, small=True)
-    assert open_artifact(tmp_path / "own" / "again").config["relevant"] == 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            'recipe.arms = ["no length", "judged twice"]',
-            'recipe.arms = ["other"]',
-            "unknown arm of s.toml 'other'",
-        ),
-        ("search.k1 = 0.0", "search.k2 = 0.0", "unknown setting of .*'k2'"),
-        ("search.k1 = 0.0", "serch.k1 = 0.0", "unknown verb .*'serch'"),
-        ('recipe.title = "ignored"', 'recipe.titel = "x"', "unknown key of .recipe. in s.toml 'titel'"),
-        ("search.k1 = 0.0", "x = 1", "'x' must be a table"),
-        ('"no length, saturated"', '"no, length"', "two variants of the step 'search' have the same name"),
-    ],
-)
-def test_arms_that_cannot_be_are_told(sweep: str, tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = Path(sweep).read_text()
-    assert old in text
-    Path(sweep).write_text(text.replace(old, new, 1))
-    with pytest.raises(QontextError, match=message):
-        api.run(sweep, out=tmp_path / "out", small="arms" in old)
 
 
 def test_a_sweep_is_shown(sweep: str) -> None:

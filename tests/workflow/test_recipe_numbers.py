@@ -415,7 +415,3 @@ def test_negatives_of_the_official_triples(name: str) -> None:
     assert "bm25-train" not in configs and configs["groups-1"].run == "given"
     if "groups-2" in configs:
         assert configs["groups-2"].also == ("given",)
-
-
-LABELED_BY_A_MODEL = {"rocketqa-msmarco": {"pre-retriever-3"}, "nprinc-msmarco": {"retriever-1"}}
-"""Recipe → its trainings on queries without judgments."""

@@ -13,9 +13,8 @@ from tests.tiny import WORDS, write_collection
 from qontext import api
 from qontext.data.collection import load_collection, read_passages
 from qontext.frame.artifacts import open_artifact
-from qontext.frame.errors import QontextError
 from qontext.workflow.recipe import read_recipe
-from qontext.workflow.tables import find_recipe, read_arms, read_tables, shipped
+from qontext.workflow.tables import find_recipe, read_arms, shipped
 
 RECIPES = [path.stem for path in shipped()]
 SWEEPS = [path.stem for path in shipped("sweeps")]
@@ -168,12 +167,6 @@ def test_published_negatives_and_beir(data: Path, start: str, tmp_path: Path) ->
     )
     result = api.run("beir-finetune", set=(*folder, *small), out=str(tmp_path / "out"))
     assert [row["system"] for row in result["scores"]] == ["score"]
-
-
-def test_a_recipe_without_a_small_profile(tmp_path: Path) -> None:
-    (tmp_path / "r.toml").write_text('[split]\nsource = "docs.jsonl"\n')
-    with pytest.raises(QontextError, match="has no small profile"):
-        read_tables(tmp_path / "r.toml", small=True)
 
 
 def test_the_directory_of_a_small_run_is_its_own(

@@ -136,35 +136,10 @@ def test_only_what_is_significant_is_best(values: list[float], best: int | None)
     assert [i for i, row in enumerate(table.rows) if row.cells[1].is_best] == ([] if best is None else [best])
 
 
-def test_arms_on_other_queries_are_not_tested() -> None:
-    cells = {(f"a.x={n}",): scored([float(n)] * n) for n in (8, 9)}
-    assert compare_arms({"": arms_of(cells)}) == []
-
-
-def test_values_with_commas(recipe: str) -> None:
-    axis = parse_axis('search.split=["test,dev","train"]')
-    assert axis == ("search.split", ['search.split="test,dev"', 'search.split="train"'])
-    expanded = expand(recipe, (), [axis]).recipe
-    assert [step.settings["split"] for step in expanded.steps if step.stage.verb == "retrieve"] == [
-        "test,dev",
-        "train",
-    ]
-    assert expanded.steps[0].name == "search--split=test-dev"
-    assert parse_axis("search.k=[5, 10]") == ("search.k", ["search.k=5", "search.k=10"])
-
-
 def test_every_arm_is_checked_before_the_first_step(recipe: str, tmp_path: Path) -> None:
     with pytest.raises(QontextError, match=r"3 problems: .*b = 2.*; .*k = 0") as error:
         api.run(recipe, grid=("search.k=5,0", "search.b=1,2"), out=tmp_path / "out")
     assert str(error.value).startswith(recipe)
-    assert not (tmp_path / "out").exists()
-
-
-def test_a_sweep_that_measures_nothing_is_refused_at_once(recipe: str, tmp_path: Path) -> None:
-    text = Path(recipe).read_text()
-    Path(recipe).write_text(text[: text.index("[evaluate]")])
-    with pytest.raises(QontextError, match="the recipe has no evaluate step"):
-        api.run(recipe, grid=("search.b=0,1",), out=tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -173,19 +148,3 @@ def test_from_the_command_line(recipe: str, tmp_path: Path) -> None:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     assert json.loads(done.stdout)["out"] == str(tmp_path / "out")
-
-
-@pytest.mark.parametrize(
-    ("grid", "message"),
-    [
-        ("search.k1", "cannot read the setting"),
-        ("k1=1,2", "cannot read the setting"),
-        ("search.k1=", "distinct values"),
-        ("search.k1=1,1", "distinct values"),
-        ("serch.k1=1,2", "Did you mean 'search'"),
-        ("search.kk=1,2", "unknown setting"),
-    ],
-)
-def test_a_grid_that_cannot_be_is_told(recipe: str, tmp_path: Path, grid: str, message: str) -> None:
-    with pytest.raises(QontextError, match=message):
-        api.run(recipe, grid=(grid,), out=tmp_path / "out")
