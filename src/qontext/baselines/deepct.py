@@ -38,7 +38,7 @@ from qontext.models.precision import autocast, own_device, resolve_device, resol
 from qontext.models.tokenizer import check_tokenizer, check_vocabulary, load_tokenizer
 from qontext.queries.generators import Generator, Task
 from qontext.queries.generators.sampling import Sampler
-from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText
+from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SourceText, trained
 from qontext.queries.train_generator import QueryTask
 from qontext.queries.training import (
     PairPlan,
@@ -139,7 +139,7 @@ class Terms(Generator):
             )
         self.model = model.eval().to(device)
         use_where_faster(self.model, device, self.dtype, keep=False)
-        self.source = SourceText.in_folder(folder)
+        self.source = SourceText.of(trained(folder))
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
         longest = self.options.max_passage_tokens

@@ -84,10 +84,22 @@ class Filter(Parts[FilterConfig]):
         return {}
 
     def finish(self, outcome: Outcome) -> dict[str, Any]:
+        from qontext.data import records
+
         for name in self.work.names():
             if name.startswith(VECTORS):
                 self.work.remove(name)
-        return _summarize(self.config, self.work, [part.name for part in outcome.parts])
+        total: Counter[str] = Counter()
+        for part in outcome.parts:
+            total.update(records.read_footer(self.work.path / part.name, FOOTER, dict[str, float]))
+        queries = max(total["queries"], 1)
+        counts = {name: int(count) for name, count in total.items() if name != "score"}
+        return {
+            "by": self.config.by,
+            **counts,
+            "passed_share": round(total["passed"] / queries, 4),
+            "mean_score": round(total["score"] / queries, 4),
+        }
 
 
 class Lookup:
@@ -167,22 +179,6 @@ def _kept(table: pa.Table, scores: dict[str, Array], owner: Array, least: int) -
         "passages_that_lost_all": passages - len(np.unique(owner[keep])),
     }
     return table.filter(pa.array(keep)).replace_schema_metadata({FOOTER: json.dumps(counts)})
-
-
-def _summarize(config: FilterConfig, work: Workdir, names: list[str]) -> dict[str, Any]:
-    from qontext.data import records
-
-    total: Counter[str] = Counter()
-    for name in names:
-        total.update(records.read_footer(work.path / name, FOOTER, dict[str, float]))
-    queries = max(total["queries"], 1)
-    counts = {name: int(count) for name, count in total.items() if name != "score"}
-    return {
-        "by": config.by,
-        **counts,
-        "passed_share": round(total["passed"] / queries, 4),
-        "mean_score": round(total["score"] / queries, 4),
-    }
 
 
 STAGE = Stage(

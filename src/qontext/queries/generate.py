@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
@@ -18,7 +17,6 @@ from qontext.frame import artifacts
 from qontext.frame.artifacts import Workdir
 from qontext.frame.config import Input, Seed
 from qontext.frame.errors import QontextError
-from qontext.frame.files import read_json
 from qontext.frame.parts import Outcome, Part, Parts, PartsConfig, slices
 from qontext.frame.stages import Stage
 from qontext.queries.generators import GENERATORS, Task
@@ -71,14 +69,13 @@ class Generate(Parts[GenerateConfig]):
     def _check_task(self) -> None:
         """Refuse to read queries with a model that learned to write queries, and passages with one that writes what answers
         them."""
-        from qontext.queries.generators.t5 import SETTINGS_FILE, TARGETS, Trained
+        from qontext.queries.generators.t5 import TARGETS, trained
 
         model = getattr(self.options, self.kind.model_option or "model", None)
-        file = Path(model or "") / SETTINGS_FILE
-        if not model or not file.is_file():  # what it writes is known to the user alone
-            return
-        learned = read_json(file, Trained).get("learns", "queries")
-        if (learned in TARGETS) != (self.config.of == "queries"):
+        settings = trained(model) if model else {}
+        learned = settings.get("learns", "queries")
+        # What another model writes is known to the user alone.
+        if settings and (learned in TARGETS) != (self.config.of == "queries"):
             reads = "queries" if learned in TARGETS else "passages"
             raise QontextError(
                 f"the model writes {learned} for {reads}", place=model, remedy=f"Pass --of {reads}."

@@ -12,7 +12,7 @@ Shapes: N pairs of a micro-batch, L passage tokens, T tokens of a padded sequenc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -117,24 +117,6 @@ class PairPlan:
         """All pairs, each prediction with the same weight."""
         pairs = np.arange(len(self.passages.length))
         yield from self.rows(pairs, np.zeros(len(pairs), np.uint64), 1 / self.predictions(pairs))
-
-
-def tokenize_pairs(
-    tokenizer: Any,
-    pairs: list[TrainingPair],
-    source: Callable[[TrainingPair], str],
-    max_passage: int,
-    max_query: int,
-) -> tuple[TokenizedTexts, TokenizedTexts]:
-    """Tokenize passages and queries; `source` formats the encoder input of a pair."""
-    passages = tokenize(enumerate(map(source, pairs)), len(pairs), tokenizer, max_passage)
-    queries = tokenize(enumerate(pair.query for pair in pairs), len(pairs), tokenizer, max_query)
-    # A decoder has its own start token: the one that the tokenizer puts first is not predicted.
-    start = tokenizer.cls_token_id
-    if start is None:
-        return passages, queries
-    doubled = (queries.ids[queries.begin] == start).astype(np.int64)
-    return passages, replace(queries, begin=queries.begin + doubled, length=queries.length - doubled)
 
 
 def as_texts(sequences: Sequence[Sequence[int]]) -> TokenizedTexts:
@@ -251,8 +233,15 @@ class TrainableSeq2Seq(Trainable):
     """T5, BART, or a BERT encoder that is used for both halves."""
 
     def plan(self, pairs: list[TrainingPair], sampler: EpochSampler, micro_tokens: int) -> PairPlan:
-        lengths = self.shape.max_passage_tokens, self.shape.max_query_tokens
-        passages, queries = tokenize_pairs(self.tokenizer, pairs, self.shape.text, *lengths)
+        shape, count = self.shape, len(pairs)
+        texts = enumerate(map(shape.text, pairs))
+        passages = tokenize(texts, count, self.tokenizer, shape.max_passage_tokens)
+        written = enumerate(pair.query for pair in pairs)
+        queries = tokenize(written, count, self.tokenizer, shape.max_query_tokens)
+        # A decoder has its own start token: the one that the tokenizer puts first is not predicted.
+        if (start := self.tokenizer.cls_token_id) is not None:
+            doubled = (queries.ids[queries.begin] == start).astype(np.int64)
+            queries = replace(queries, begin=queries.begin + doubled, length=queries.length - doubled)
         return PairPlan(passages, queries, sampler, micro_tokens, self.tokenizer.pad_token_id)
 
     def write(self, pairs: Sequence[TrainingPair], sampler: Sampler, dtype: torch.dtype) -> list[str]:

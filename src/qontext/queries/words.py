@@ -93,10 +93,6 @@ class TokenArrays:
             ends=ends,
         )
 
-    def per_text(self) -> Array:
-        """[T]: the text of each token."""
-        return np.repeat(np.arange(len(self.starts) - 1), np.diff(self.starts))
-
 
 def split(texts: Sequence[str]) -> tuple[Array, Array, Any]:
     """The start of each text's tokens, the number of each token's type, and the types as written."""

@@ -77,7 +77,8 @@ class Corpus:
         if in_document:
             codes = {int(self._documents[row]) for row in positives.values()}
             documents = sorted(codes, key=lambda code: str(self._names[code]))
-            rows = [row for code in documents for row in self._members(code) if row not in positives.values()]
+            spans = (self._by_document[self._starts[code] : self._starts[code + 1]] for code in documents)
+            rows = [row for span in spans for row in span.tolist() if row not in positives.values()]
             order = generator(self.seed, "document", query).permutation(len(rows))
             negatives += [self.ids[rows[i]].as_py() for i in order[:in_document]]
         if random:
@@ -96,12 +97,6 @@ class Corpus:
     def _starts(self) -> np.ndarray[Any, Any]:
         """The start of each document's rows in this order, and their end."""
         return np.concatenate([[0], np.cumsum(np.bincount(self._documents, minlength=len(self._names)))])
-
-    def _members(self, document: int) -> list[int]:
-        """The rows of a document's passages, in order."""
-        start, end = self._starts[document : document + 2]
-        rows: list[int] = self._by_document[start:end].tolist()
-        return rows
 
 
 def _whole(chunks: list[pa.Array]) -> pa.LargeStringArray:

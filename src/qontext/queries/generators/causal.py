@@ -17,22 +17,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
 from qontext.data.collection import Passage
 from qontext.frame.config import ComputeConfig, Input
-from qontext.frame.files import read_json
 from qontext.queries.generators import Generator, Task
-from qontext.queries.generators.t5 import (
-    CHARACTERS_PER_TOKEN,
-    SETTINGS_FILE,
-    SamplingOptions,
-    SourceText,
-    Trained,
-)
+from qontext.queries.generators.t5 import CHARACTERS_PER_TOKEN, SamplingOptions, SourceText, trained
 
 QueryKind = Literal["question", "keywords", "claim"]
 TRAINED_TAIL = "\n\nQuestion:"
@@ -79,7 +71,13 @@ class Causal(Generator):
         model, self.tokenizer = load_causal(folder, dtype)
         self.model = model.to(device)
         use_where_faster(self.model, device, dtype, keep=False)
-        self.kind, self.source, self.prompt = read_prompt(folder, self.tokenizer, options.query_kind)
+        self.kind: QueryKind | None = options.query_kind
+        if tail := trained(folder).get("tail"):
+            self.kind, self.source = None, SourceText.of(trained(folder))
+            self.prompt = Prompt.of_training(self.tokenizer, tail)
+        else:
+            self.source = SourceText("", True)
+            self.prompt = Prompt.of_instruction(self.tokenizer, options.query_kind)
         self.head = LanguageHead(self.model, self.prompt.head)
         breaks = torch.tensor(tokens_with(self.tokenizer, "\n"), device=device, dtype=torch.long)
         self.ends = torch.cat([end_tokens(self.model, device), breaks])
@@ -103,17 +101,6 @@ class Causal(Generator):
             for place, tokens in zip(batch, draw(decoder, ids, self.sampler, self.ends, self.lasts)):
                 texts_of = self.tokenizer.batch_decode(tokens, skip_special_tokens=True)
                 yield place, [read_query(text, self.kind) for text in texts_of]
-
-
-def read_prompt(folder: Path, tokenizer: Any, kind: QueryKind) -> tuple[QueryKind | None, SourceText, Prompt]:
-    """The kind of query, the input format of passages, and the prompt around them."""
-    trained: dict[str, Any] = {}
-    if (folder / SETTINGS_FILE).is_file():
-        trained = read_json(folder / SETTINGS_FILE, Trained)
-    if "tail" not in trained:
-        return kind, SourceText("", True), Prompt.of_instruction(tokenizer, kind)
-    source = SourceText(trained.get("prefix", ""), trained.get("with_title", False))
-    return None, source, Prompt.of_training(tokenizer, trained["tail"])
 
 
 class Shot(NamedTuple):

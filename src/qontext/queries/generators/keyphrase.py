@@ -81,7 +81,7 @@ class _View:
         # Titles and texts share one dictionary, so that a word has one code in both.
         tokens = TokenArrays.of([p.text for p in passages] + self.titles)
         self.tokens, P, V = tokens, len(passages), len(tokens.words)
-        owner = tokens.per_text()
+        owner = np.repeat(np.arange(len(tokens.starts) - 1), np.diff(tokens.starts))
         split = int(tokens.starts[P])
         entry_of_token = owner * V + tokens.word[tokens.token]
         entries, first, inverse, count = np.unique(

@@ -65,6 +65,13 @@ class Trained(TypedDict):
     """The text between a passage and its query, for a decoder-only model."""
 
 
+def trained(folder: Path | str) -> Trained:
+    """The settings of its training in a model folder; none, if it was not trained by Qontext."""
+    file = Path(folder) / SETTINGS_FILE
+    settings: Trained = read_json(file, Trained) if file.is_file() else {}
+    return settings
+
+
 @dataclass(frozen=True)
 class SourceText:
     """The input format of a model: the prefix, and whether titles are prepended."""
@@ -73,29 +80,13 @@ class SourceText:
     with_title: bool
 
     @classmethod
-    def of(cls, settings: T5Options, folder: Path) -> SourceText:
-        """The input format in the model folder, if it was trained by Qontext; an explicit prefix overrides it."""
-        default = "text2query: " if "with_prefix" in settings.model else ""
-        recorded = cls.in_folder(folder, default)
-        return recorded if settings.prefix is None else replace(recorded, prefix=settings.prefix)
-
-    @classmethod
-    def in_folder(cls, folder: Path, prefix: str = "") -> SourceText:
-        """The input format in the model folder; with this prefix, if it was not trained by Qontext."""
-        trained: dict[str, Any] = {}
-        if (folder / SETTINGS_FILE).is_file():
-            trained = read_json(folder / SETTINGS_FILE, Trained)
-        return cls(trained.get("prefix", prefix), bool(trained.get("with_title", False)))
+    def of(cls, settings: Trained, prefix: str = "") -> SourceText:
+        """The input format of a training; with this prefix, if it names none."""
+        return cls(settings.get("prefix", prefix), settings.get("with_title", False))
 
     def text(self, passage: Passage) -> str:
         title = f"{passage.title}: " if self.with_title and passage.title else ""
         return f"{self.prefix}{title}{passage.text}"
-
-    def encode(self, tokenizer: Any, passages: list[Passage], max_tokens: int) -> list[list[int]]:
-        """Token ids, truncated to `max_tokens`."""
-        texts = [self.text(passage)[: max_tokens * CHARACTERS_PER_TOKEN] for passage in passages]
-        encoded: list[list[int]] = tokenizer(texts, truncation=True, max_length=max_tokens)["input_ids"]
-        return encoded
 
 
 class T5(Generator):
@@ -117,7 +108,10 @@ class T5(Generator):
         model, self.tokenizer = load_seq2seq(folder)
         self.model = model.to(self.device)
         use_where_faster(self.model, self.device, self.dtype, keep=False)
-        self.source = SourceText.of(options, folder)
+        default = "text2query: " if "with_prefix" in options.model else ""
+        self.source = SourceText.of(trained(folder), default)
+        if options.prefix is not None:
+            self.source = replace(self.source, prefix=options.prefix)
         self.sampler = Sampler.of(options, task)
 
     def __call__(self, passages: list[Passage]) -> Iterator[tuple[int, list[str]]]:
@@ -125,7 +119,9 @@ class T5(Generator):
 
         from qontext.models.batching import batches_by_length
 
-        ids = self.source.encode(self.tokenizer, passages, self.options.max_passage_tokens)
+        longest = self.options.max_passage_tokens
+        texts = [self.source.text(passage)[: longest * CHARACTERS_PER_TOKEN] for passage in passages]
+        ids = self.tokenizer(texts, truncation=True, max_length=longest)["input_ids"]
         for rows in batches_by_length(np.array([len(x) for x in ids]), self.options.batch_tokens):
             names = [passages[row].id for row in rows]
             own = [ids[row] for row in rows]
