@@ -194,7 +194,6 @@ def _counts_name(part: Part) -> str:
 
 def _open(config: RetrieveConfig, work: Workdir) -> Searchable:
     """The collection that is searched."""
-    passages = config.passages or (config.data if config.index is None else None)
     if config.index is None:
         if not config.bm25:
             raise QontextError(
@@ -202,7 +201,7 @@ def _open(config: RetrieveConfig, work: Workdir) -> Searchable:
             )
         passages = select_passages(config.data, config.passages)
         return OneIndex(str(work.path), Opening(), passages, _words(config, work, passages))
-    from qontext.models.precision import own_device, resolve_device, settle_precision  # needs torch
+    from qontext.models.precision import own_device, resolve_device, settle_precision
 
     device = own_device(config.device)
     opening = Opening(
