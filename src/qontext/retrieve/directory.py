@@ -183,9 +183,10 @@ def fingerprint_of(path: str) -> str | None:
         for child in sorted((root / about["index"]).iterdir())
         if is_artifact(child)
     }
-    is_copied = "reference" not in about
-    model = model_digest(copied_model(about, root, MODEL)) if is_copied else about["reference"]["digest"]
     system = {name: about.get(name) for name in ("system", "weights", "token_weight", "read_tokens")}
-    last = about.get("reranker")
-    digest = (last["reference"]["digest"] if "reference" in last else last["digest"]) if last else None
-    return json_digest([system, index, model, *([[last["depth"], last["weight"], digest]] if last else [])])
+    last = about.get("reranker", {})
+    models = [
+        entry["reference"]["digest"] if "reference" in entry else entry.get(key)
+        for entry, key in ((about, "model_digest"), (last, "digest"))
+    ]
+    return json_digest([system, index, models, last.get("depth"), last.get("weight")])

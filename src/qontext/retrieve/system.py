@@ -90,11 +90,6 @@ class System:
         return 3 if self.reranked else 2 if self.tokens else 1 if self.encoder else 0
 
     @property
-    def dense(self) -> System:
-        """Its encoder alone."""
-        return System(self.encoder)
-
-    @property
     def first_stage(self) -> System:
         """The system without its last stage, which finds the passages that this stage compares."""
         return replace(self, reranked=False) if self.reranked else replace(self, tokens=False)
