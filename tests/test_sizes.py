@@ -20,7 +20,7 @@ PROJECT = Path(__file__).parents[1]
 TOTALS = {
     "LINES": 47688,
     "MODULES": 282,
-    "TEST_LINES": 37202,
+    "TEST_LINES": 36906,
     "MANUAL_WORDS": 19882,
     "RESULT_WORDS": 20112,
 }

@@ -87,33 +87,6 @@ def test_recomputed_layers_train_in_the_same_bits_with_dropout_on(finetune: Fine
     assert losses(again.path) == losses(plain.path) and again.digest == plain.digest
 
 
-def test_recomputed_layers_keep_their_inputs_alone(start: Path) -> None:
-    from qontext.models.encoder import load_encoder
-    from qontext.training.step import recompute_layers
-
-    def kept() -> int:
-        """Bytes that the backward pass needs, besides weights."""
-        own = {id(p) for p in encoder.parameters()}
-        saved: dict[int, int] = {}
-
-        def pack(tensor: torch.Tensor) -> torch.Tensor:
-            if id(tensor) not in own:
-                saved[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-            return tensor
-
-        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-            (hidden,) = encoder(torch.ones(4, 16, dtype=torch.long), None)
-        size = sum(saved.values())
-        hidden.sum().backward()
-        return size
-
-    encoder = load_encoder(start).train()
-    whole = kept()
-    recompute_layers(encoder)
-    recompute_layers(encoder)  # twice is as once
-    assert kept() < whole / 4
-
-
 def test_rerankers_and_pretraining_train_adapters_and_heads(
     beir: Path, groups: Path, start: Path, adapted: Any, tmp_path: Path
 ) -> None:

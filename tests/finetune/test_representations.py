@@ -160,24 +160,3 @@ def test_a_prompt_cuts_off_no_end_of_a_text(start: Path, name: str) -> None:
             texts = representation(encoder, ids, torch.ones_like(ids) > 0, False)
             packed.append(representation.pack(texts).values)
     np.testing.assert_array_equal(*packed)
-
-
-@pytest.mark.parametrize("name", ["tokens", "matches"])
-def test_new_layers_are_drawn_from_the_seed(start: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    def drawn(**more: Any) -> torch.Tensor:
-        config = FinetuneConfig.make(
-            {**settings(name), "groups": "groups", "encoder": str(start), **more}, where="finetune"
-        )
-        layers = open_representation(config, config.open_encoder(config.encoder))
-        return torch.cat([parameter.flatten() for parameter in layers.parameters()])
-
-    one, other = drawn(), drawn(seed=7)
-    assert torch.equal(one, drawn(seed=42)) and not torch.equal(one, other)
-    kind = REPRESENTATIONS.load(name)
-    new = kind.new
-
-    def seedless(encoder: Any, layout: Any, options: Any, lengths: Any) -> Any:
-        return new(encoder, layout, options, lengths)
-
-    monkeypatch.setattr(kind, "new", seedless)  # as of a representation of one's own that draws nothing
-    assert torch.equal(one, drawn(seed=7))

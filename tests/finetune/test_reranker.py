@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -74,35 +73,6 @@ def test_it_learns_and_both_libraries_load_it(train: Train, tmp_path: Path) -> N
     assert np.abs(ours - theirs).max() < 1e-5
 
 
-@pytest.mark.parametrize(("name", "changes"), [
-    ("Ernie", {}),
-    ("Deberta", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"]}),
-    ("DebertaV2", {"relative_attention": True, "pos_att_type": ["c2p", "p2c"], "type_vocab_size": 0}),
-])  # fmt: skip
-def test_architectures_that_are_no_encoders_here(
-    train: Train, start: Path, tmp_path: Path, name: str, changes: dict[str, Any]
-) -> None:
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(start)
-    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
-    config = getattr(transformers, f"{name}Config")(vocab_size=len(tokenizer), **sizes, **changes)
-    torch.manual_seed(0)
-    getattr(transformers, f"{name}Model")(config).save_pretrained(tmp_path / "model")
-    tokenizer.save_pretrained(tmp_path / "model")
-    reranker = train(tmp_path / "out", encoder=str(tmp_path / "model"), steps=2, dropout=0.0)
-    assert np.isfinite(losses(reranker)).all()
-    assert load_config(reranker.path)["hidden_dropout_prob"] == 0
-    scores = CrossEncoder(str(reranker.path), device="cpu").score(
-        [("chapter 3", "Chapter 3 river"), ("a", "b")]
-    )
-    assert scores[0] != scores[1]
-
-
-def load_config(folder: Path) -> Any:
-    return json.loads((folder / "config.json").read_text())
-
-
 def test_two_processes_train_the_reranker_of_one(
     train: Train, groups: Path, beir: Path, start: Path, tmp_path: Path, warm: Server
 ) -> None:
@@ -157,48 +127,6 @@ def test_two_stages_and_distillation_run_as_one_recipe(beir: Path, start: Path, 
         "the rest follows the reranked results"
     )
     assert open_artifact(tmp_path / "out" / "groups-1").summary["queries"] == 10
-
-
-def test_the_best_weights_on_dev_lists_are_kept(
-    train: Train, beir: Path, groups: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.finetune import listwise
-
-    course = iter([0.1, 0.5, 0.3, 0.2])
-    monkeypatch.setattr(listwise, "mean_reciprocal_rank", lambda *_: next(course))
-    dev = {"dev": str(groups), "dev_every": 1, "patience": 2, "schedule": "constant", "warmup": 0.0}
-    reranker = train(tmp_path / "best", steps=9, **dev)
-    assert reranker.summary["dev_before"] == {"MRR@10": 0.1}
-    assert reranker.summary["dev"] == {
-        "kept": "best",
-        "step": 1,
-        "MRR@10": 0.5,
-        "best_step": 1,
-        "stopped_at": 3,
-    }
-    monkeypatch.undo()
-    first = train(tmp_path / "first", steps=1, schedule="constant", warmup=0.0)
-    assert apart(reranker.path, first.path) < 1e-6
-
-
-def test_the_lists_of_a_beir_folder_have_its_passages_and_random_candidates(
-    train: Train, beir: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from qontext.finetune import listwise
-
-    rows = [json.loads(line) for line in (beir / "corpus.jsonl").read_text().splitlines()]
-    other = tmp_path / "other.jsonl"
-    other.write_text("".join(json.dumps({**row, "text": "another text"}) + "\n" for row in rows))
-    lists = []
-    monkeypatch.setattr(listwise, "mean_reciprocal_rank", lambda _, plan, *rest: lists.append(plan) or 0.5)
-    train(tmp_path / "out", steps=1, passages=str(other), dev=str(beir))
-    plan = lists[0]
-    (candidates,) = plan.lists(0)
-    assert plan.candidates == 4 and candidates.left_out.shape == (1, 4)
-    assert not candidates.left_out.all(), "some candidates are no positives"
-    assert sorted(plan.texts) == sorted(
-        f"{rows[3 * i]['title']} {rows[3 * i]['text']}" for i in range(14, 20)
-    )
 
 
 def test_the_reciprocal_rank_of_a_positive_counts_equal_scores_against_it() -> None:

@@ -178,23 +178,6 @@ def test_vectors_in_training_are_those_after_it(finetune: Finetune, start: Path)
     assert np.abs(cosine - theirs / np.linalg.norm(theirs, axis=1, keepdims=True)).max() < 1e-5
 
 
-def test_measurements_after_the_step_that_a_run_resumes_from_are_made_anew(tmp_path: Path) -> None:
-    from qontext.frame.artifacts import Workdir
-    from qontext.training.distributed import RankGroup
-    from qontext.training.evaluation import Evaluations, Schedule
-
-    course = {2: 0.5, 4: 0.4, 6: 0.3}
-    step = 0
-    alone, model = RankGroup(0, 1, torch.device("cpu")), torch.nn.Linear(1, 1)
-    schedule, work = Schedule(every=2, keep="best", patience=2), Workdir(tmp_path)
-    dev = Evaluations(lambda: {"MRR@10": course[step]}, model, alone, work, schedule, phase="finetune")
-    ends = []
-    for step in (1, 2, 3, 4, 3, 4, 5, 6):  # killed after step 4, resumed from step 2
-        ends.append(dev.after(step, None, is_last=step == 6))
-    assert [row["step"] for row in dev.history()] == [2, 4, 6]
-    assert ends == [False] * 7 + [True]
-
-
 def test_an_untied_pair_trains_both_halves_and_each_encodes_its_kind(
     finetune: Finetune,
     groups: Path,

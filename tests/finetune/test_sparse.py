@@ -158,19 +158,6 @@ def test_from_weights_to_a_run_that_others_read(
     assert [hit.id for hit in served.search(query, 3)] == expected
 
 
-def test_what_is_stored_scores_the_passages_of_a_run(weights: Path, beir: Path, tmp_path: Path) -> None:
-    """As in search, with 0 for a passage that has no word of the query; the run may also be training groups."""
-    settings: dict[str, Any] = {"data": beir, "precision": "fp32", "device": "cpu"}
-    whole = read_run(api.retrieve(weights, split="dev", k=60, **settings, out=tmp_path / "run").path)
-    bm25 = api.retrieve(bm25=True, data=beir, split="dev", k=20, out=tmp_path / "bm25")
-    scored = read_run(api.rerank(bm25.path, tokens=weights, **settings, out=tmp_path / "scored").path)
-    for query in scored:
-        known = {hit.passage: hit.score for hit in whole[query]}
-        assert {hit.passage for hit in scored[query]} == {hit.passage for hit in read_run(bm25.path)[query]}
-        for hit in scored[query]:
-            assert hit.score == pytest.approx(known.get(hit.passage, 0.0), rel=1e-5)
-
-
 def test_sentence_transformers_gives_the_same_weights(trained: Path) -> None:
     library = pytest.importorskip("sentence_transformers", minversion="5.0")
     texts = ["river stone bridge", "the bread of the mill " * 9]

@@ -25,7 +25,6 @@ from qontext.models.representations.base import Lengths
 from qontext.models.representations.tokens import Tokens, TokensOptions, max_similarity
 from qontext.models.retriever import Retriever
 from qontext.retrieve.index.exact import TokenIndex
-from qontext.serve.systems import Opener
 from qontext.training.metrics import read
 
 Finetune = Callable[..., Any]
@@ -169,21 +168,6 @@ def test_search_and_reranking_agree(vectors: Path, trained: Path, beir: Path, tm
             torch.from_numpy(model.encode([passages[first.passage]], "passage").values),
         )
         assert first.score == pytest.approx(by_hand(asked, read_), rel=2e-3)
-
-
-def test_compressed_vectors_are_searched_nearly_the_same(vectors: Path, beir: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"data": beir, "split": "dev", "k": 60, "precision": "fp32", "device": "cpu"}
-    index = api.index(vectors, backend="residual", out=tmp_path / "index")
-    assert index.summary["dimension"] == 8 and index.summary["passages"] == 60
-    exact = read_run(api.retrieve(vectors, **settings, out=tmp_path / "exact").path)
-    compressed = read_run(api.retrieve(index, **settings, out=tmp_path / "compressed").path)
-    for query, hits in compressed.items():
-        scores = {hit.passage: hit.score for hit in exact[query]}
-        assert {hit.passage for hit in hits} == scores.keys()
-        assert np.corrcoef([hit.score for hit in hits], [scores[hit.passage] for hit in hits])[0, 1] > 0.9
-    assert "residual" in str(api.show(index.path))
-    (system,) = Opener("cpu", "fp32").open("late", str(index.path))
-    assert len(system.search("river stone", 5)) == 5
 
 
 def test_prompts_beside_the_markers_are_left_with_a_warning(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from tests.pretrain.reference import (
 )
 from torch import Tensor
 
-from qontext.models.encoder import load_encoder
 from qontext.training.dropout import drawn_for
 
 
@@ -152,32 +150,6 @@ def test_retromae_hides_whole_words_but_never_the_special_tokens(
     hidden = sum(draws) / 800
     lengths = (words > 0).sum(1)
     assert (hidden.sum(1) / lengths).tolist() == pytest.approx([0.5] * len(words), abs=0.03)
-
-
-def test_retromae_takes_over_the_backbones_positions_norms_and_dropout(
-    corpus: Path, configure: Callable[..., Any], plan_of: Callable[..., Any]
-) -> None:
-    encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"), dropout=0.25, seed=1)
-    config = configure(method="retromae")
-    objective = config.objective(encoder)
-    head = objective.head
-    assert (head.dropout.p, head.attention_dropout.p, head.after_ffn.eps) == (0.25, 0.25, 1e-12)
-    assert not any(p.any() for name, p in head.named_parameters() if name.endswith("bias"))
-    assert not any("table" in name for name, _ in objective.head_parameters())
-    (one,) = plan_of(config)(0).micro
-    # The encoder is kept still, so that only the head's dropout can change the loss.
-    encoder.eval()
-    head.train()
-
-    def loss(seed: int) -> Tensor:
-        with drawn_for(np.arange(len(one.row_keys), dtype=np.uint64) + np.uint64(seed)):
-            value: Tensor = objective(one).losses["decoder_mlm"]
-        return value
-
-    assert loss(0).item() == loss(0).item() != loss(1).item()
-    (gradient,) = torch.autograd.grad(loss(0), encoder.backbone.embeddings.position_embeddings.weight)
-    width = int(one.decoder.mask.sum(1).max())
-    assert (gradient[1 : width - 1].abs().sum(1) > 0).all() and not gradient[width:].any()
 
 
 def test_dupmae(build: Callable[..., Both], encoder: Any) -> None:

@@ -153,19 +153,6 @@ def test_small_rectangles_give_the_gradient_of_one_padded_batch_with_dropout_on(
     equal(results[0], results[2])
 
 
-def test_micro_batches_keep_to_their_budget_and_hold_every_row_once(
-    plan_of: Callable[..., Any], configure: Callable[..., Any]
-) -> None:
-    plan = plan_of(configure(method="cot-mae", context="query", batch_size=20), micro_tokens=180)
-    batch = plan(0)
-    assert sorted(batch.keys.pair.tolist()) == list(range(20))
-    for one in batch.micro:
-        real = int(one.encoder.mask.sum(1).max() + one.decoder.mask.sum(1).max()) * len(one.row_keys)
-        assert real <= 180 or len(one.row_keys) == 1
-    weights = sum(one.encoder.weights.sum().item() for one in batch.micro)
-    assert weights == pytest.approx(1, rel=1e-5)
-
-
 def test_an_epoch_visits_every_anchor_once_in_another_order_each_time(
     plan_of: Callable[..., Any], configure: Callable[..., Any]
 ) -> None:
@@ -195,26 +182,3 @@ def test_documents_as_anchors_draw_another_passage_at_each_visit(
     visits = np.searchsorted(groups, np.concatenate(drawn), "right") - 1
     assert set(visits.tolist()) == set(range(len(groups) - 1))
     assert len(set(np.concatenate(drawn).tolist())) > len(groups)
-
-
-def test_a_document_stays_an_anchor_when_some_of_its_passages_have_no_query(
-    configure: Callable[..., Any], sources: Any
-) -> None:
-    from dataclasses import replace
-
-    import numpy as np
-
-    from qontext.contexts import Context
-    from qontext.pretrain.data import choose_anchors
-
-    groups = sources.passages.groups
-    without = replace(
-        sources, query_group=np.where(np.isin(np.arange(groups[-1]), groups[:-1]), -1, sources.query_group)
-    )
-    anchors, documents, counts = choose_anchors(
-        without, Context("query", without), unit="documents", batch_size=2
-    )
-    of_more_passages = np.flatnonzero(np.diff(groups) > 1)
-    assert documents is not None and counts["documents"] == len(of_more_passages)
-    for document, begin, end in zip(of_more_passages, documents[:-1], documents[1:]):
-        assert anchors[begin:end].tolist() == list(range(groups[document] + 1, groups[document + 1]))

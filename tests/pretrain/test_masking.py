@@ -126,17 +126,6 @@ def test_labels_are_the_original_tokens_also_in_cropped_texts(
                 assert (runs == tokens).all(1).any(), "not a stretch of the corpus"
 
 
-def test_a_rate_of_nought_masks_nothing_and_leaves_the_decoder_its_share(
-    plan_of: Callable[..., Any], configure: Callable[..., Any]
-) -> None:
-    """The rows "0/15" and "0/30" of CoT-MAE's table of mask rates."""
-    plan = plan_of(configure(method="cot-mae", context="rand", encoder_mask=0, decoder_mask=0.3))
-    (batch,) = plan(0).micro
-    assert len(batch.encoder.labels) == 0
-    assert len(batch.decoder.labels) > 0
-    assert not (batch.encoder.ids == plan.words.mask).any()
-
-
 def test_a_title_and_its_separator_leave_every_text_a_masked_token() -> None:
     """[CLS] title [SEP] text [SEP]: what stands between the two is no word to choose."""
     count = 300

@@ -74,22 +74,3 @@ def test_no_step_reads_a_value(
         assert trained.progress == 1 / 9, "losses may depend on the share of the steps that are done"
         stepper.report(2)
     assert watch.calls, "a report does read values: the watch works"
-
-
-def test_logits_are_computed_where_something_is_predicted_and_nowhere_else(
-    plan_of: Callable[..., Any], configure: Callable[..., Any], encoder: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    config = configure(method="condenser")
-    trained, plan = config.objective(encoder), plan_of(config)
-    sizes: list[int] = []
-    real = encoder.mlm_loss
-
-    def counted(hidden: Any, *rest: Any) -> Any:
-        sizes.append(hidden.numel() // encoder.hidden_size)
-        return real(hidden, *rest)
-
-    monkeypatch.setattr(encoder, "mlm_loss", counted)
-    (batch,) = plan(0).micro
-    trained(batch)
-    assert sizes == 2 * [len(batch.encoder.labels)]
-    assert sizes[0] < 0.3 * batch.encoder.mask.sum()

@@ -58,28 +58,6 @@ def test_queries_of_other_passages_and_tokens_of_another_tokenizer_are_refused(
         train(corpus, tmp_path / "o3", queries=str(corpus / "passages"))
 
 
-def test_an_encoder_that_predicts_nothing_needs_a_loss_of_its_vector(corpus: Path) -> None:
-    from qontext.models.encoder import Encoder, load_encoder
-    from qontext.pretrain.objectives import METHODS
-
-    class Silent(Encoder):
-        predicts = "nothing"  # type: ignore[assignment]
-
-    encoder = load_encoder("tiny", tokenizer=str(corpus / "tokenizer"))
-    encoder.__class__ = Silent
-    for name, options in {
-        "bow": {"bow_weight": 0},
-        "cocondenser": {"head_weight": 0, "contrastive_weight": 0},
-        "condenser": {"head_weight": 0},
-    }.items():
-        method = METHODS.load(name)
-        with pytest.raises(QontextError, match=f"{name} needs with these weights a language model"):
-            method.check_encoder(encoder, method.Options(**options))
-    for name, options in {"bow": {}, "cocondenser": {"head_weight": 0}}.items():
-        method = METHODS.load(name)
-        method.check_encoder(encoder, method.Options(**options))
-
-
 def test_tokens_that_may_have_capital_letters_are_not_for_an_encoder_of_lower_case(
     corpus: Path, tmp_path: Path
 ) -> None:

@@ -81,11 +81,3 @@ def test_tensorboard_gets_the_losses(corpus: Path, tmp_path: Path) -> None:
     trained = train(corpus, tmp_path / "out", method="mlm", track="tensorboard")
     (events,) = (trained.path / "logs/tensorboard").iterdir()
     assert b"mlm/losses/mlm" in events.read_bytes()
-
-
-def test_trackio_gets_the_losses(tmp_path: Path, start: Callable[..., Running]) -> None:
-    """In a process of its own: trackio reads where to write when it is imported."""
-    pytest.importorskip("trackio", reason="the extra 'track' is not installed")
-    more = ("--steps", "2", "--checkpoint-minutes", "60", "--track", "trackio")
-    finish(start(tmp_path / "out", *more, TRACKIO_DIR=str(tmp_path / "trackio"), HF_HUB_OFFLINE="1"))
-    assert any((tmp_path / "trackio").rglob("*.db"))

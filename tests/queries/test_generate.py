@@ -22,12 +22,6 @@ def test_keyphrase_end_to_end(passages, tmp_path, rows_of):
     assert [r[0] for r in rows[:6]] == ["p0"] * 5 + ["p1"] and [r[2] for r in rows[:6]] == [0, 1, 2, 3, 4, 0]
 
 
-def test_parts_do_not_change_the_queries(passages, tmp_path, rows_of):
-    one = api.generate(passages, out=tmp_path / "one", generator="keyphrase")
-    many = api.generate(passages, out=tmp_path / "many", generator="keyphrase", part_passages=3)
-    assert rows_of(one.path) == rows_of(many.path)
-
-
 @pytest.fixture
 def start(warm, passages, tmp_path):
     def launch(name, *more):
