@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -98,9 +99,13 @@ class Opener:
 
     def __init__(self, device: str = "auto", precision: Any = "auto", passages: str | None = None) -> None:
         self.passages = passages
-        self._read: dict[str, Passages] = {}
-        how = How(device, few=SCANNED)
-        self.opening = Opening(device, precision, is_resident=True, how=how, find=self._find)
+        self.opening = Opening(device, precision, is_resident=True, how=How(device, few=SCANNED))
+        self._read_again()
+
+    def _read_again(self) -> None:
+        """Read passages again from now on; what is open keeps those that it has."""
+        self.read = lru_cache(None)(Passages.read)
+        self.opening = replace(self.opening, find=partial(_find, self.read))
 
     def open_all(self, directories: Sequence[str]) -> list[ServedSystem]:
         """The systems of all directories, each as DIR or NAME=DIR. Models that did not change since an earlier call stay."""
@@ -110,27 +115,22 @@ class Opener:
             raise QontextError(
                 f"two directories have the name {twice!r}", remedy="Rename one of them: NAME=DIR."
             )
-        self._read = {}
+        self._read_again()
         return [system for name, path in pairs for system in self.open(name, path)]
 
     def open(self, name: str, path: str) -> list[ServedSystem]:
         """The systems of one directory, or of documents as they are."""
         opened = open_path(served_path(path), self.opening, self.passages)
-        passages = self._passages(opened.passages_place)
+        passages = self.read(os.path.realpath(opened.passages_place))
         systems = opened.systems if isinstance(opened, AdaptedFolder) else [opened.system]
         return [
             ServedSystem(f"{name}/{_part(system)}" if number else name, opened, system, passages)
             for number, system in enumerate(systems)
         ]
 
-    def _passages(self, place: str) -> Passages:
-        place = os.path.realpath(place)
-        if place not in self._read:
-            self._read[place] = Passages.read(place)
-        return self._read[place]
 
-    def _find(self, place: str, ids: set[str]) -> Mapping[str, Found]:
-        return self._passages(place).find(ids)
+def _find(read: Callable[[str], Passages], place: str, ids: set[str]) -> Mapping[str, Found]:
+    return read(os.path.realpath(place)).find(ids)
 
 
 def _part(system: System) -> str:
