@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 47688,
+    "LINES": 47686,
     "MODULES": 282,
-    "TEST_LINES": 36906,
+    "TEST_LINES": 36896,
     "MANUAL_WORDS": 19882,
     "RESULT_WORDS": 20112,
 }

@@ -8,6 +8,186 @@ from qontext.adapt.result import Adapted
 from qontext.frame.artifacts import Artifact
 from qontext.retrieve.searcher import Answers
 
+def search(
+    directory: str,
+    question: str | None = None,
+    *,
+    device: str = 'auto',
+    k: int = 5,
+    where: Sequence[str] = (),
+    group: Literal['passage', 'document'] = 'passage',
+    bm25: bool = False,
+    encoder: str | Path | Artifact | None = None,
+    refresh: bool = False,
+    vectors: bool = True,
+    also: Sequence[str] = (),
+    explain: bool = False,
+    min_score: float | None = None,
+    trust: bool = False,
+) -> Answers:
+    """Answer questions from documents or an index."""
+
+@overload
+def adapt(
+    documents: str | Path | Artifact = 'sources:',
+    *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
+    read_as: Sequence[str] = (),
+    out: str | Path = 'runs/adapted',
+    labels: str | Path | Artifact | None = None,
+    max_labels: int | None = None,
+    encoder: str | Path | Artifact | Sequence[str | Path | Artifact] = (),
+    title: Literal['prepend', 'leave', 'sep'] | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
+    reranker: str | Path | Artifact | None = None,
+    also: Sequence[str] = (),
+    questions: str | Path | Artifact | None = None,
+    budget: str = '30m',
+    generator: str = 'auto',
+    generator_model: str | None = None,
+    endpoint: str | None = None,
+    question_model: str | Path | Artifact | None = None,
+    passages: int | None = None,
+    lora_rank: int = 0,
+    processes: int | None = None,
+    index: Literal['exact', 'faiss', 'faiss-hnsw', 'faiss-ivfpq', 'milvus', 'postgres'] | str | None = None,
+    on: str = 'local',
+    copy_model: bool = False,
+    judge: int | None = None,
+    retrain: bool = False,
+    yes: bool = False,
+    dry_run: Literal[False] = False,
+    seed: int = 42,
+    factory: str = 'HNSW32',
+    parameters: str = '',
+    neighbors: int = ...,
+    effort: int = 200,
+    lists: int | None = None,
+    probes: int = 32,
+    code_bytes: int = 64,
+    with_text: bool = False,
+    texts: str | Path | Artifact | None = None,
+    replace: str | None = None,
+    uri: str | None = ...,
+    collection: str = 'qontext',
+    kind: str | Literal['hnsw', 'ivfflat', 'exact'] = ...,
+    table: str = 'qontext',
+    halfvec: bool = False,
+    build_memory: int = 512,
+    trust: bool = False,
+) -> Adapted:
+    """Build and evaluate a retriever for your documents."""
+
+@overload
+def adapt(
+    documents: str | Path | Artifact = 'sources:',
+    *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
+    read_as: Sequence[str] = (),
+    out: str | Path = 'runs/adapted',
+    labels: str | Path | Artifact | None = None,
+    max_labels: int | None = None,
+    encoder: str | Path | Artifact | Sequence[str | Path | Artifact] = (),
+    title: Literal['prepend', 'leave', 'sep'] | None = None,
+    query_prompt: str | None = None,
+    passage_prompt: str | None = None,
+    reranker: str | Path | Artifact | None = None,
+    also: Sequence[str] = (),
+    questions: str | Path | Artifact | None = None,
+    budget: str = '30m',
+    generator: str = 'auto',
+    generator_model: str | None = None,
+    endpoint: str | None = None,
+    question_model: str | Path | Artifact | None = None,
+    passages: int | None = None,
+    lora_rank: int = 0,
+    processes: int | None = None,
+    index: Literal['exact', 'faiss', 'faiss-hnsw', 'faiss-ivfpq', 'milvus', 'postgres'] | str | None = None,
+    on: str = 'local',
+    copy_model: bool = False,
+    judge: int | None = None,
+    retrain: bool = False,
+    yes: bool = False,
+    dry_run: Literal[True],
+    seed: int = 42,
+    factory: str = 'HNSW32',
+    parameters: str = '',
+    neighbors: int = ...,
+    effort: int = 200,
+    lists: int | None = None,
+    probes: int = 32,
+    code_bytes: int = 64,
+    with_text: bool = False,
+    texts: str | Path | Artifact | None = None,
+    replace: str | None = None,
+    uri: str | None = ...,
+    collection: str = 'qontext',
+    kind: str | Literal['hnsw', 'ivfflat', 'exact'] = ...,
+    table: str = 'qontext',
+    halfvec: bool = False,
+    build_memory: int = 512,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Build and evaluate a retriever for your documents."""
+
+def serve(
+    directories: Sequence[str | Path | Artifact],
+    *,
+    device: str = 'auto',
+    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
+    passages: str | Path | Artifact | None = None,
+    reranker: Sequence[str | Path | Artifact] = (),
+    data: str | Path | Artifact | None = None,
+    split: str = 'test',
+    about: str = '',
+    refresh: float | None = None,
+    host: str = '127.0.0.1',
+    port: int = 8000,
+    allow_host: Sequence[str] = (),
+    mcp: bool = False,
+    queue: int = 64,
+    timeout: float = 30,
+    dry_run: bool = False,
+    log_queries: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Serve search: a page, an HTTP API, and MCP for agents."""
+
+def refresh(
+    out: str | Path,
+    *,
+    source: Sequence[str] = (),
+    about: Sequence[str] = (),
+    remove: Sequence[str] = (),
+    only: Sequence[str] = (),
+    encoder: str | Path | Artifact | None = None,
+    words: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Index changed documents; add and remove sources."""
+
+def show(
+    directory: str | Path | Artifact,
+    *,
+    verify: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Describe a directory: command, inputs, settings."""
+
+def demo(
+    *,
+    out: str | Path = 'runs/demo',
+    source: str | Path | Artifact = 'pydocs:',
+    passages: int = 2000,
+    budget: str = '5m',
+    yes: bool = False,
+    trust: bool = False,
+) -> dict[str, Any]:
+    """Run the pipeline on text that is already on this machine."""
+
 def split(
     source: str | Path | Artifact,
     *,
@@ -638,144 +818,6 @@ def report(
 ) -> Artifact:
     """Write a page with the tables and figures of experiments."""
 
-@overload
-def adapt(
-    documents: str | Path | Artifact = 'sources:',
-    *,
-    source: Sequence[str] = (),
-    about: Sequence[str] = (),
-    read_as: Sequence[str] = (),
-    out: str | Path = 'runs/adapted',
-    labels: str | Path | Artifact | None = None,
-    max_labels: int | None = None,
-    encoder: str | Path | Artifact | Sequence[str | Path | Artifact] = (),
-    title: Literal['prepend', 'leave', 'sep'] | None = None,
-    query_prompt: str | None = None,
-    passage_prompt: str | None = None,
-    reranker: str | Path | Artifact | None = None,
-    also: Sequence[str] = (),
-    questions: str | Path | Artifact | None = None,
-    budget: str = '30m',
-    generator: str = 'auto',
-    generator_model: str | None = None,
-    endpoint: str | None = None,
-    question_model: str | Path | Artifact | None = None,
-    passages: int | None = None,
-    lora_rank: int = 0,
-    processes: int | None = None,
-    index: Literal['exact', 'faiss', 'faiss-hnsw', 'faiss-ivfpq', 'milvus', 'postgres'] | str | None = None,
-    on: str = 'local',
-    copy_model: bool = False,
-    judge: int | None = None,
-    retrain: bool = False,
-    yes: bool = False,
-    dry_run: Literal[False] = False,
-    seed: int = 42,
-    factory: str = 'HNSW32',
-    parameters: str = '',
-    neighbors: int = ...,
-    effort: int = 200,
-    lists: int | None = None,
-    probes: int = 32,
-    code_bytes: int = 64,
-    with_text: bool = False,
-    texts: str | Path | Artifact | None = None,
-    replace: str | None = None,
-    uri: str | None = ...,
-    collection: str = 'qontext',
-    kind: str | Literal['hnsw', 'ivfflat', 'exact'] = ...,
-    table: str = 'qontext',
-    halfvec: bool = False,
-    build_memory: int = 512,
-    trust: bool = False,
-) -> Adapted:
-    """Build and evaluate a retriever for your documents."""
-
-@overload
-def adapt(
-    documents: str | Path | Artifact = 'sources:',
-    *,
-    source: Sequence[str] = (),
-    about: Sequence[str] = (),
-    read_as: Sequence[str] = (),
-    out: str | Path = 'runs/adapted',
-    labels: str | Path | Artifact | None = None,
-    max_labels: int | None = None,
-    encoder: str | Path | Artifact | Sequence[str | Path | Artifact] = (),
-    title: Literal['prepend', 'leave', 'sep'] | None = None,
-    query_prompt: str | None = None,
-    passage_prompt: str | None = None,
-    reranker: str | Path | Artifact | None = None,
-    also: Sequence[str] = (),
-    questions: str | Path | Artifact | None = None,
-    budget: str = '30m',
-    generator: str = 'auto',
-    generator_model: str | None = None,
-    endpoint: str | None = None,
-    question_model: str | Path | Artifact | None = None,
-    passages: int | None = None,
-    lora_rank: int = 0,
-    processes: int | None = None,
-    index: Literal['exact', 'faiss', 'faiss-hnsw', 'faiss-ivfpq', 'milvus', 'postgres'] | str | None = None,
-    on: str = 'local',
-    copy_model: bool = False,
-    judge: int | None = None,
-    retrain: bool = False,
-    yes: bool = False,
-    dry_run: Literal[True],
-    seed: int = 42,
-    factory: str = 'HNSW32',
-    parameters: str = '',
-    neighbors: int = ...,
-    effort: int = 200,
-    lists: int | None = None,
-    probes: int = 32,
-    code_bytes: int = 64,
-    with_text: bool = False,
-    texts: str | Path | Artifact | None = None,
-    replace: str | None = None,
-    uri: str | None = ...,
-    collection: str = 'qontext',
-    kind: str | Literal['hnsw', 'ivfflat', 'exact'] = ...,
-    table: str = 'qontext',
-    halfvec: bool = False,
-    build_memory: int = 512,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Build and evaluate a retriever for your documents."""
-
-def search(
-    directory: str,
-    question: str | None = None,
-    *,
-    device: str = 'auto',
-    k: int = 5,
-    where: Sequence[str] = (),
-    group: Literal['passage', 'document'] = 'passage',
-    bm25: bool = False,
-    encoder: str | Path | Artifact | None = None,
-    refresh: bool = False,
-    vectors: bool = True,
-    also: Sequence[str] = (),
-    explain: bool = False,
-    min_score: float | None = None,
-    trust: bool = False,
-) -> Answers:
-    """Answer questions from documents or an index."""
-
-def refresh(
-    out: str | Path,
-    *,
-    source: Sequence[str] = (),
-    about: Sequence[str] = (),
-    remove: Sequence[str] = (),
-    only: Sequence[str] = (),
-    encoder: str | Path | Artifact | None = None,
-    words: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Index changed documents; add and remove sources."""
-
 def run(
     recipe: str | Path | Artifact,
     *,
@@ -798,40 +840,6 @@ def recipes(
 ) -> dict[str, Any]:
     """List the shipped recipes and sweeps, or show one."""
 
-def demo(
-    *,
-    out: str | Path = 'runs/demo',
-    source: str | Path | Artifact = 'pydocs:',
-    passages: int = 2000,
-    budget: str = '5m',
-    yes: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Run the pipeline on text that is already on this machine."""
-
-def serve(
-    directories: Sequence[str | Path | Artifact],
-    *,
-    device: str = 'auto',
-    precision: Literal['auto', 'bf16', 'fp16', 'fp32'] = 'auto',
-    passages: str | Path | Artifact | None = None,
-    reranker: Sequence[str | Path | Artifact] = (),
-    data: str | Path | Artifact | None = None,
-    split: str = 'test',
-    about: str = '',
-    refresh: float | None = None,
-    host: str = '127.0.0.1',
-    port: int = 8000,
-    allow_host: Sequence[str] = (),
-    mcp: bool = False,
-    queue: int = 64,
-    timeout: float = 30,
-    dry_run: bool = False,
-    log_queries: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Serve search: a page, an HTTP API, and MCP for agents."""
-
 def annotate(
     source: str | Path | Artifact,
     *,
@@ -849,11 +857,3 @@ def annotate(
     trust: bool = False,
 ) -> dict[str, Any]:
     """Collect human judgments of text pairs in a browser."""
-
-def show(
-    directory: str | Path | Artifact,
-    *,
-    verify: bool = False,
-    trust: bool = False,
-) -> dict[str, Any]:
-    """Describe a directory: command, inputs, settings."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from qontext.frame import log
 from qontext.frame.config import Action, Input, StageConfig
@@ -33,13 +33,6 @@ class DemoConfig(StageConfig):
 
     yes: Annotated[bool, Action()] = False
     """Start without asking, even if the plan exceeds a budget that was set. The default budget is only a target."""
-
-    @model_validator(mode="after")
-    def _valid_budget(self) -> Self:
-        from qontext.adapt.config import parse_budget
-
-        parse_budget(self.budget)
-        return self
 
 
 def run(settings: DemoConfig) -> dict[str, Any]:

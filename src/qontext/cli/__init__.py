@@ -28,18 +28,13 @@ from qontext.frame.stages import VERBS
 from qontext.frame.workdir import as_json
 from qontext.models import hub as hub
 
-ABOUT = """Turn a pile of documents into a dense retriever.
+ABOUT = """Search your documents by words and by meaning, and adapt a retriever to them.
 
-The whole pipeline, on text that is already on this machine:
+    qontext search docs/ "how do I reset my password?"
+    qontext adapt docs/ --out runs/docs
+    qontext search runs/docs "a question"
 
-    qontext demo
-
-With documents of your own:
-
-    qontext adapt docs.jsonl --out runs/mine
-    qontext search runs/mine "a question"
-
-Help for a command: qontext VERB --help.
+Without documents at hand, try 'qontext demo'. Help for a command: qontext VERB --help.
 """
 
 LEFT_OUT = ("torch", "transformers", "tokenizers", "safetensors", "ir_measures", "matplotlib")
@@ -124,6 +119,7 @@ def options(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    help_all: HELP_ALL = False,
 ) -> None:
     pass
 

@@ -30,16 +30,20 @@ class HelpCommand(TyperCommand):
 
 
 class HelpGroup(TyperGroup):
-    """A group whose help lists its commands under their panels."""
+    """A group whose help lists the commands of the first panel, and all with `--help-all`."""
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
+        everything = ctx.meta.get("help_all", False)
         parts = [f"Usage: {ctx.command_path} VERB …\n", _text(self.help or "")]
         panels: dict[str, list[tuple[str, str]]] = {}
         for name, command in self.commands.items():
-            panels.setdefault(str(getattr(command, "rich_help_panel", None) or "Commands"), []).append(
+            panels.setdefault(str(getattr(command, "rich_help_panel", "")), []).append(
                 (name, command.help or "")
             )
-        parts += [_section(panel, rows) for panel, rows in panels.items()]
+        first, *others = panels
+        parts += [_section(panel, panels[panel]) for panel in (first, *(others if everything else ()))]
+        if not everything:
+            parts.append(_more(ctx, "verbs", [name for panel in others for name, _ in panels[panel]]))
         formatter.write("\n".join([*parts, _section(GENERAL, _rows(ctx, self.get_params(ctx)))]))
 
 
@@ -83,11 +87,14 @@ def page(command: Any, ctx: Any, *, everything: bool) -> str:
     ]
     parts += [_section(name, _rows(ctx, panels[name])) for name in visible]
     if hidden := [p.opts[0] for name in names if name not in visible for p in panels[name]]:
-        words = textwrap.fill(", ".join(hidden), _width() - 2, break_on_hyphens=False)
-        parts.append(
-            f"{_bold(f'More options ({ctx.command_path} --help-all)')}\n{textwrap.indent(words, '  ')}\n"
-        )
+        parts.append(_more(ctx, "options", hidden))
     return "\n".join(parts)
+
+
+def _more(ctx: Any, what: str, names: list[str]) -> str:
+    """A section that only names what `--help-all` explains."""
+    words = textwrap.fill(", ".join(names), _width() - 2, break_on_hyphens=False)
+    return f"{_bold(f'More {what} ({ctx.command_path} --help-all)')}\n{textwrap.indent(words, '  ')}\n"
 
 
 def _rows(ctx: Any, parameters: Iterable[Any]) -> list[tuple[str, str]]:

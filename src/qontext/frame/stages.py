@@ -95,7 +95,15 @@ class Server(Command[C]):
     """A verb that answers requests until it is stopped. User input is stored below its setting `out`, if it has one."""
 
 
+FIRST = "For your documents"
+"""The heading of the verbs that most people need; the others are the laboratory."""
 VERBS: Mapping[str, Verb] = {
+    "search": Verb("qontext.retrieve.ask.answers", FIRST, "Answer questions from documents or an index."),
+    "adapt": Verb("qontext.adapt.run", FIRST, "Build and evaluate a retriever for your documents."),
+    "serve": Verb("qontext.serve.verb", FIRST, "Serve search: a page, an HTTP API, and MCP for agents."),
+    "refresh": Verb("qontext.adapt.refresh", FIRST, "Index changed documents; add and remove sources."),
+    "show": Verb("qontext.workflow.show", FIRST, "Describe a directory: command, inputs, settings."),
+    "demo": Verb("qontext.adapt.demo", FIRST, "Run the pipeline on text that is already on this machine."),
     "split": Verb("qontext.corpus.split", "Documents", "Split documents into passages."),
     "docset": Verb("qontext.corpus.docset", "Documents", "Build a labeled set from the documentation on this machine."),
     "collect": Verb("qontext.corpus.collect", "Documents", "Convert published files into a labeled set."),
@@ -122,15 +130,9 @@ VERBS: Mapping[str, Verb] = {
         "qontext.evaluation.compare", "Evaluation", "Compare systems: differences and their significance.", True
     ),
     "report": Verb("qontext.evaluation.report", "Evaluation", "Write a page with the tables and figures of experiments."),
-    "adapt": Verb("qontext.adapt.run", "Whole pipelines", "Build and evaluate a retriever for your documents."),
-    "search": Verb("qontext.retrieve.ask.answers", "Whole pipelines", "Answer questions from documents or an index."),
-    "refresh": Verb("qontext.adapt.refresh", "Whole pipelines", "Index changed documents; add and remove sources."),
-    "run": Verb("qontext.workflow.run", "Whole pipelines", "Run a recipe, or a sweep: all stages that are not finished."),
-    "recipes": Verb("qontext.workflow.listing", "Whole pipelines", "List the shipped recipes and sweeps, or show one."),
-    "demo": Verb("qontext.adapt.demo", "Whole pipelines", "Run the pipeline on text that is already on this machine."),
-    "serve": Verb("qontext.serve.verb", "Serving", "Serve search: a page, an HTTP API, and MCP for agents."),
-    "annotate": Verb("qontext.serve.judge", "Serving", "Collect human judgments of text pairs in a browser."),
-    "show": Verb("qontext.workflow.show", "Whole pipelines", "Describe a directory: command, inputs, settings."),
+    "run": Verb("qontext.workflow.run", "Recipes", "Run a recipe, or a sweep: all stages that are not finished."),
+    "recipes": Verb("qontext.workflow.listing", "Recipes", "List the shipped recipes and sweeps, or show one."),
+    "annotate": Verb("qontext.serve.judge", "Evaluation", "Collect human judgments of text pairs in a browser."),
 }  # fmt: skip
 
 
