@@ -69,16 +69,12 @@ def _open(artifact: Artifact, how: How) -> tuple[Index, dict[str, str] | None]:
 
 
 def encoder_of(
-    entry: Mapping[str, str],
-    path: Path | str,
-    encoder: str | None = None,
-    *,
-    untied: bool = False,
-    remedy: str = "Restore it, or encode the passages again.",
+    entry: Mapping[str, str], path: Path | str, encoder: str | None = None, *, untied: bool = False
 ) -> str:
     """The encoder of an opened index: where its description has it, or `encoder`. Only an `untied` one may be another than
     that of the passages."""
     if encoder is None:
+        remedy = "Name it with --encoder, or encode the passages again."
         return find(entry, Path(path), "the encoder of the passages", remedy=remedy)
     if not untied and digest_of(encoder, "encoder") != entry["digest"]:
         raise QontextError(
