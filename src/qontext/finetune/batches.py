@@ -136,7 +136,10 @@ class RetrieverPlan:
         query = np.concatenate([place, np.repeat(place, self.per_query)])
         number = np.concatenate([np.zeros_like(place), np.arange(len(passages)) % self.per_query + 1])
         row_keys = hashed(seed, "dropout", step, query, number)
-        known = np.full((len(numbers) + len(passages), self._known_width(step)), -1)
+        # K: the most known positives of a query of the step, on any rank.
+        everyone, _, _ = replace(self.sampler, rank=0, world=1)(step)
+        most = max(len(self.examples.known[n]) for n in everyone.tolist())
+        known = np.full((len(numbers) + len(passages), most), -1)
         for row, n in zip(known, numbers.tolist()):
             row[: len(self.examples.known[n])] = self.examples.known[n]
         columns = (
@@ -158,8 +161,3 @@ class RetrieverPlan:
                 of_rows = row_keys[order[-1]]
                 micro.append(Texts(padded.ids, padded.mask, are_queries, read, row_keys=of_rows))
         return Batch(micro, len(passages) * self.sampler.world, keys[torch.from_numpy(np.concatenate(order))])
-
-    def _known_width(self, step: int) -> int:
-        """K: the most known positives of a query of the step, on any rank."""
-        numbers, _, _ = replace(self.sampler, rank=0, world=1)(step)
-        return max(len(self.examples.known[n]) for n in numbers.tolist())

@@ -11,14 +11,13 @@ Shapes: N rows.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args, get_type_hints
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from qontext.contexts import Context, Ints, Slices, Sources
-from qontext.frame.errors import QontextError
 from qontext.models.batching import FINE, Grid, pack_by_tokens
 from qontext.models.families import Predicts
 from qontext.pretrain.masking import Vocabulary
@@ -46,12 +45,6 @@ class Layout:
     target: Literal["masked", "next", "every", "restored"] = "masked"
     bag: Literal["nothing", "self", "other", "pair"] = "nothing"
     bag_rows: Literal["encoded", "anchors"] = "encoded"
-
-    def __post_init__(self) -> None:
-        for name, kind in get_type_hints(Layout).items():
-            value, words = getattr(self, name), get_args(kind)
-            if words and value not in words:
-                raise QontextError(f"Layout: {name} is {value!r}, expected one of {', '.join(words)}")
 
     @property
     def needs_context(self) -> bool:

@@ -42,20 +42,24 @@ class Style:
     def choose(self, passage: Passage, candidates: Sequence[str], count: int) -> list[str]:
         """The candidates that are nearest to `count` drawn questions, each at most once."""
         title = set(_words(passage.title))
-        left = {text: (_form(text), self._foreign(text, title)) for text in candidates}
+        left = {}
+        for text in candidates:
+            words = [word for word in _words(text) if word not in title]
+            foreign = sum(word not in self.words for word in words) / max(1, len(words))
+            left[text] = (*_form(text), foreign)
         chosen = []
         for number in range(min(count, len(left))):
             draw = float(uniform(self.seed, "style", key_of(passage.id), number))
-            wanted = self.forms[int(draw * len(self.forms))]
-            best = min(left, key=lambda text: _distance(left[text][0], wanted) + left[text][1])
+            length, is_question = self.forms[int(draw * len(self.forms))]
+
+            def distance(text: str, length: int = length, is_question: bool = is_question) -> float:
+                own, asks, foreign = left[text]
+                return abs(math.log(own / length)) + (asks != is_question) + foreign
+
+            best = min(left, key=distance)
             chosen.append(best)
             del left[best]
         return chosen
-
-    def _foreign(self, text: str, title: set[str]) -> float:
-        """The share of words that nobody asks with."""
-        words = [word for word in _words(text) if word not in title]
-        return sum(word not in self.words for word in words) / max(1, len(words))
 
 
 def _words(text: str) -> list[str]:
@@ -65,7 +69,3 @@ def _words(text: str) -> list[str]:
 def _form(text: str) -> tuple[int, bool]:
     """The number of words, and whether it is a question rather than keywords."""
     return max(1, len(_words(text))), text.rstrip().endswith("?") or _ASKS.match(text.strip()) is not None
-
-
-def _distance(a: tuple[int, bool], b: tuple[int, bool]) -> float:
-    return abs(math.log(a[0] / b[0])) + (a[1] != b[1])

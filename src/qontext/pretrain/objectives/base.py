@@ -84,12 +84,6 @@ _NEEDED = {
 }
 
 
-def _fitting(has: dict[str, bool]) -> list[str]:
-    """The methods for an encoder that has this."""
-    others = ["cocondenser --head-weight 0", "bow"]
-    return [*others, *(["cot-lm"] if has["next"] else []), *(["mlm"] if has["masked"] else [])]
-
-
 class Phase(NamedTuple):
     """A phase of a training: the method's name in metrics and checkpoints, its class, its optimizer steps."""
 
@@ -137,7 +131,7 @@ class Objective(TrainableModel):
             name = METHODS.name_of(f"{cls.__module__}:{cls.__qualname__}")
             raise QontextError(
                 f"the method {name} needs {_NEEDED[needs]}, which {encoder.config.model_type!r} does not have",
-                remedy=f"Methods that train it: {', '.join(_fitting(has))}.",
+                remedy="Methods for every encoder: cocondenser --head-weight 0, and bow.",
             )
 
     @staticmethod
