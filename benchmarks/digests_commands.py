@@ -116,7 +116,7 @@ OTHERS = {
     "search adapted question": "search adapted|river mill bread|--json",
     "search encode question": "search encode|river mill bread|--k|3|--json",
     "search bm25 question": "search index-bm25|river mill bread|--where|lang=de|--json",
-    "compare": "compare search words --qrels labeled --split dev --permutations 200 --json",
+    "compare": "compare search words --qrels labeled --split dev --json",
     "adapt again": "adapt docs.jsonl --out adapted --encoder pretrain-cot-mae --budget 10m --json",
     "serve": "serve encode --port 0 --dry-run --device cpu --precision fp32 --json",
     "serve adapted": "serve adapted --port 0 --dry-run --device cpu --json",

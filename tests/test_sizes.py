@@ -21,8 +21,8 @@ TOTALS = {
     "LINES": 47667,
     "MODULES": 282,
     "TEST_LINES": 36896,
-    "MANUAL_WORDS": 19846,
-    "RESULT_WORDS": 20109,
+    "MANUAL_WORDS": 19678,
+    "RESULT_WORDS": 19997,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
 fall: whoever adds a line takes one away."""

@@ -30,7 +30,7 @@ from qontext.models.encoder import UNLIMITED, load_encoder
 from qontext.models.families import find_family, is_decoder, most_positions
 from qontext.models.folder import QUERY_FOLDER, TextKind, locate
 from qontext.models.load import load_backbone
-from qontext.models.packed import Packed
+from qontext.models.packed import Packed, pack_own
 from qontext.models.pooling import POOLINGS, read_dense
 from qontext.models.precision import Precision, autocast, resolve_device, resolve_precision
 from qontext.models.products import use_where_faster
@@ -319,7 +319,7 @@ class Retriever:
 
     def _tokens_of(self, tokens: list[Any], hidden_NTH: Tensor, form: Callable[[Any], Any]) -> Packed:
         vectors_NTH = nn.functional.normalize(hidden_NTH, dim=2).cpu().numpy()
-        own = _pack_own(tokens, vectors_NTH, self.tokenizer.all_special_ids)
+        own = pack_own(tokens, vectors_NTH, self.tokenizer.all_special_ids)
         return replace(own, values=form(self._finite(own.values, own.values)))
 
     def _pack(self, tokens: list[Any], kind: TextKind) -> Packed:
@@ -387,13 +387,3 @@ class Retriever:
                 remedy="Encode with --precision fp32 or bf16; if that does not help, the weights are damaged.",
             )
         return result
-
-
-def _pack_own(tokens: Sequence[Any], vectors_NTD: np.ndarray[Any, Any], special: Sequence[int]) -> Packed:
-    """The vectors of the texts' tokens that are not special. A text of special tokens alone keeps them, and one of no tokens
-    has a vector of zeros."""
-    are_own = [~np.isin(ids, special) for ids in tokens]
-    are_own = [own if own.any() else ~own for own in are_own]
-    nothing = np.zeros((1, vectors_NTD.shape[2]), np.float32)
-    parts = [vectors[: len(own)][own] if len(own) else nothing for vectors, own in zip(vectors_NTD, are_own)]
-    return Packed(np.cumsum([0, *map(len, parts)]), np.concatenate(parts))
