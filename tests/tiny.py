@@ -169,6 +169,7 @@ class Server:
         for rank in range(ranks):
             several = {} if ranks == 1 else {**group, "RANK": str(rank), "LOCAL_RANK": str(rank)}
             started.outputs.append(output.with_name(f"{output.name}-{rank}"))
+            started.outputs[-1].write_text("")  # it may be killed before it opens its own
             own = {"env": {**several, **environment}, "output": str(started.outputs[-1])}
             started.pids.append(self.ask({"cwd": str(self.folder), **order, **own}))
         started.since = time.monotonic()

@@ -42,16 +42,11 @@ def run(settings: DemoConfig) -> dict[str, Any]:
     from qontext.retrieve.directory import is_adapted
 
     log.note(INTRODUCTION)
-    return adapt(
-        AdaptConfig(
-            documents=settings.source,
-            out=settings.out,
-            encoder=() if is_adapted(settings.out) else (default_encoder(),),
-            passages=settings.passages,
-            budget=settings.budget,
-            yes=settings.yes or "budget" not in settings.model_fields_set,
-        )
-    )
+    encoder = () if is_adapted(settings.out) else (default_encoder(),)
+    values: dict[str, Any] = {"documents": settings.source, "out": settings.out, "encoder": encoder}
+    values |= {"passages": settings.passages, "budget": settings.budget}
+    values["yes"] = settings.yes or "budget" not in settings.model_fields_set
+    return adapt(AdaptConfig.make(values, where="demo"))
 
 
 DEMO = Pipeline(
