@@ -18,9 +18,9 @@ import qontext
 ROOT = Path(qontext.__file__).parent
 PROJECT = Path(__file__).parents[1]
 TOTALS = {
-    "LINES": 47667,
+    "LINES": 47626,
     "MODULES": 282,
-    "TEST_LINES": 36896,
+    "TEST_LINES": 36861,
     "MANUAL_WORDS": 19678,
     "RESULT_WORDS": 19997,
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from qontext.frame.process import SENTENCE, SENTENCE_OF_CALL, StopRequests
+from qontext.frame.process import SENTENCE, StopRequests
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "200"}
 
@@ -190,39 +190,3 @@ def test_a_request_that_nobody_acted_upon_is_not_lost() -> None:
             after.append("the step is finished")
             assert stop.requested
     assert after
-
-
-SIGNALED = """
-import os, signal
-signal.signal(signal.SIGINT, signal.default_int_handler)
-from qontext import api
-from qontext.corpus.split import Split
-from qontext.frame.process import StopRequests
-
-def plan(self):
-    with StopRequests():
-        os.kill(os.getpid(), signal.SIGTERM)
-
-Split.plan = plan
-{call}
-"""
-
-
-@pytest.mark.parametrize("is_caught", [False, True])
-def test_a_script_that_is_interrupted_ends_with_a_line(folder: Path, tmp_path: Path, is_caught: bool) -> None:
-    call = f"api.split('docs.jsonl', out={str(tmp_path / 'out')!r}, workers=1)"
-    if is_caught:
-        call = (
-            f"try:\n    {call}\nexcept KeyboardInterrupt as error:\n    print(error)\nraise ValueError('own')"
-        )
-    code = SIGNALED.format(call=call)
-    ended = subprocess.run(
-        [sys.executable, "-c", code], cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
-    )
-    if is_caught:
-        assert ended.stdout.strip() == SENTENCE_OF_CALL
-        assert ended.returncode == 1 and "ValueError: own" in ended.stderr
-    else:
-        assert ended.returncode == -signal.SIGINT, ended.stderr
-        assert ended.stderr.splitlines()[-1] == SENTENCE_OF_CALL
-        assert "Traceback" not in ended.stderr

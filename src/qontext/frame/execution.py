@@ -52,7 +52,7 @@ def command(name: str) -> Callable[..., Any]:
             raise QontextError(f"{verb} got {twice} twice, by its position and by its name")
         settings = {**dict(zip(arguments, map(_text, values))), **{k: _text(v) for k, v in settings.items()}}
         trust.give(settings)
-        with process.in_call(), trust.trusting(bool(settings.pop("trust", False))):
+        with trust.trusting(bool(settings.pop("trust", False))):
             return run(settings)
 
     def run(settings: dict[str, Any]) -> Any:

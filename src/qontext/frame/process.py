@@ -14,14 +14,12 @@ This module imports little, because nothing protects the process before it is im
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import os
 import re
 import signal
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -119,8 +117,6 @@ def _number(name: str, default: int, *, at_least: int) -> int:
 EXIT_CODE = 130
 SENTENCE = "Interrupted. Finished parts are kept; run the same command again to resume."
 
-SENTENCE_OF_CALL = "Interrupted. Finished parts are kept; make the same call again to resume."
-
 _requested = _shown = False
 
 
@@ -162,26 +158,6 @@ def exit_interrupted() -> NoReturn:
     except Exception:
         pass  # a closed pipe, or an interrupt in the middle of a write to the same stream
     os._exit(EXIT_CODE)
-
-
-@contextlib.contextmanager
-def in_call() -> Iterator[None]:
-    """Wraps a call from Python: a script that does not catch the KeyboardInterrupt ends with one line, not a traceback."""
-    try:
-        yield
-    except KeyboardInterrupt as error:
-        if not error.args:
-            error.args = (SENTENCE_OF_CALL,)
-        if sys.excepthook is not _uncaught:  # a command's
-            sys.excepthook = functools.partial(_ended, sys.excepthook)
-        raise
-
-
-def _ended(before: Callable[..., Any], kind: type[BaseException], error: BaseException, *trace: Any) -> None:
-    if kind is not KeyboardInterrupt or error.args != (SENTENCE_OF_CALL,):
-        before(kind, error, *trace)
-    elif speaks():
-        os.write(2, f"{SENTENCE_OF_CALL}\n".encode())
 
 
 class StopFlag:
