@@ -21,7 +21,7 @@ TOTALS = {
     "LINES": 47626,
     "MODULES": 282,
     "TEST_LINES": 36861,
-    "MANUAL_WORDS": 19678,
+    "MANUAL_WORDS": 19465,
     "RESULT_WORDS": 19997,
 }
 """The most lines and modules of the package, lines of tests, and words of the manual and of the pages of results. They only
