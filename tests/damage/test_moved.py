@@ -67,7 +67,7 @@ def test_an_encoder_that_is_gone_or_changed_is_told(copy: Path, tmp_path: Path) 
         api.retrieve("vectors", data="data", out="found", **ASKED)
     notes.unlink()
     (copy / "encoder").rename(tmp_path / "aside")
-    with pytest.raises(QontextError, match=r"is not found at .*work/encoder nor at encoder\. Restore it"):
+    with pytest.raises(QontextError, match=r"is not found at .*work/encoder nor at encoder\. Name it"):
         api.retrieve("vectors", data="data", out="found", **ASKED)
     assert (
         api.retrieve("vectors", data="data", encoder=tmp_path / "aside", out="found", **ASKED).summary[

@@ -104,13 +104,7 @@ SYSTEMS = (
     *(
         System(encoder, *stages)
         for encoder in ENCODERS
-        for stages in (
-            (False,),
-            (True,),
-            (True, True),
-            (True, False, True),
-            (True, True, True),
-        )
+        for stages in ((False,), (True,), (True, True), (True, False, True), (True, True, True))
     ),
 )
 """All systems, baselines first."""

@@ -112,9 +112,11 @@ def read_candidates(path: Path | str, depth: int | None = None) -> Run:
 
 
 def _triples(path: Path) -> Iterator[tuple[str, str]]:
-    for _, line in read_lines(path):
-        query, _, negative = line.split()
-        yield unescape(query), unescape(negative)
+    for number, line in read_lines(path):
+        if len(ids := line.split()) != 3:
+            what = "expected three ids, as in a qidpidtriples file, or triples.tsv of 'qontext collect --triples'"
+            raise QontextError(what, place=f"{path}:{number}")
+        yield unescape(ids[0]), unescape(ids[2])
 
 
 def _hard_negatives(path: Path) -> Iterator[tuple[str, str]]:
