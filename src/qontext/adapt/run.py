@@ -79,8 +79,6 @@ def _run(config: AdaptConfig, root: Path) -> dict[str, Any]:
         config, measured = starts.settled(config, before, (aside or root) / STARTS)
         claim = _claim(config, root)
         result = None
-        if not config.dry_run:
-            Workdir(root).sweep(deep=False)
         if before is not None and not before.is_for(claim):
             differences = artifacts.differences(before.claim, claim)
             log.note(f"{root} has a plan for another request: {differences}.")

@@ -121,6 +121,7 @@ def writing(root: Path) -> Iterator[None]:
     """One `adapt` at a time writes the directory. A directory that stays empty is removed."""
     with locks.lock(root, LOCK):
         try:
+            Workdir(root).sweep(deep=False)
             yield
         finally:
             if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
