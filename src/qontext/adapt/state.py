@@ -125,7 +125,7 @@ def writing(root: Path) -> Iterator[None]:
             yield
         finally:
             if [path.name for path in root.iterdir()] == [f".lock{LOCK}"]:
-                with contextlib.suppress(OSError):  # a scratch folder of another process, or Windows
+                with contextlib.suppress(OSError):  # a scratch folder of another process
                     (root / f".lock{LOCK}").unlink()
                     root.rmdir()
 

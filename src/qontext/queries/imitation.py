@@ -45,16 +45,16 @@ class Style:
         left = {}
         for text in candidates:
             words = [word for word in _words(text) if word not in title]
-            foreign = sum(word not in self.words for word in words) / max(1, len(words))
-            left[text] = (*_form(text), foreign)
+            unknown = sum(word not in self.words for word in words) / max(1, len(words))
+            left[text] = (*_form(text), unknown)
         chosen = []
         for number in range(min(count, len(left))):
             draw = float(uniform(self.seed, "style", key_of(passage.id), number))
             length, is_question = self.forms[int(draw * len(self.forms))]
 
             def distance(text: str, length: int = length, is_question: bool = is_question) -> float:
-                own, asks, foreign = left[text]
-                return abs(math.log(own / length)) + (asks != is_question) + foreign
+                own, asks, unknown = left[text]
+                return abs(math.log(own / length)) + (asks != is_question) + unknown
 
             best = min(left, key=distance)
             chosen.append(best)

@@ -71,8 +71,8 @@ class Corpus:
         return rows
 
     def draw(self, query: str, positives: Mapping[str, int], in_document: int, random: int) -> list[str]:
-        """Negatives of a query: at most so many other passages of the documents of the positives (id → row), and so many of
-        all passages, or all of these."""
+        """Negatives of a query: up to `in_document` other passages of the documents of its positives (id → row), and up to
+        `random` of all passages."""
         negatives: list[str] = []
         if in_document:
             codes = {int(self._documents[row]) for row in positives.values()}
